@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use self::daemon_verbs::{
     ConnectionVerb, HostBlockArgs, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionKillArgs,
-    SessionVerb, SubsystemVerb, TargetVerb, VolumeVerb,
+    SessionVerb, SubsystemVerb, TargetVerb, VolumeLimitArgs, VolumeVerb,
 };
 use crate::{
     apply::{APPLY_HELP, ConfigurationArgs, PLAN_HELP, ROLLBACK_HELP},
@@ -82,6 +82,11 @@ SPEC is KIND:ARGUMENT[,key=value]...
                    aborts (on)
   sanitize_rate=SIZE
                    most bytes per second that a sanitize writes (no limit)
+  iops_limit=N, bandwidth_limit=SIZE
+                   most operations and bytes per second (no limit); what
+                   is over waits
+  iops_burst=N, bandwidth_burst=SIZE
+                   so much at once after a pause (a tenth of the limit)
   persist=force    reservations always survive a restart
   conf=PATH        of an image: the cluster's configuration
                    (/etc/ceph/ceph.conf)
@@ -94,9 +99,9 @@ SPEC is KIND:ARGUMENT[,key=value]...
 
 In a path, escape commas as \\, and plus signs as \\+. Escape commas inside a leg of a stripe likewise; a leg may \
 have options of its own: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \
-removable, tas, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
+removable, tas, sanitize_rate, limits, bursts and persist; the plus sign of nvme+tcp:// needs no backslash.
 
-A URL takes ro, uuid, removable, tas, sanitize_rate and persist after a comma at its end, and its own options after \
+A URL takes ro, uuid, removable, tas, sanitize_rate, limits, bursts and persist after a comma at its end, and its own options after \
 ?. It contains no password: use ?secret_file=FILE or ?secret_env=NAME. While the other machine is unreachable, I/O \
 waits for ?queue_timeout= (20s) and then fails until the machine is back.
 

@@ -21,7 +21,7 @@ use signal_hook::{
 use crate::{
     cli::{
         Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb, StopArgs,
-        SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeVerb,
+        SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     import, iscsictl,
@@ -204,8 +204,12 @@ fn volume_request(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
         }
         VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
         VolumeVerb::Retry { name, daemon } => (daemon, Request::VolumeRetry { name }),
-        VolumeVerb::Set { name, read_only, daemon } => {
+        VolumeVerb::Set { name, read_only: Some(read_only), daemon, .. } => {
             (daemon, Request::VolumeProtect { name, on: read_only == OnOff::On })
+        }
+        VolumeVerb::Set { name, read_only: None, limits, daemon } => {
+            let VolumeLimitArgs { iops_limit, iops_burst, bandwidth_limit, bandwidth_burst } = limits;
+            (daemon, Request::VolumeLimit { name, iops_limit, iops_burst, bandwidth_limit, bandwidth_burst })
         }
         VolumeVerb::Resize { name, size, shrink, daemon } => {
             (daemon, Request::VolumeResize { name, size_bytes: size, shrink })
@@ -216,7 +220,11 @@ fn volume_request(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
 fn ask_daemon(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Exit, Failure> {
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
     // What a restart forgets is told, but not a value that is the default anyway.
-    let passes = matches!(request, Request::VolumeProtect { on: true, .. });
+    let passes = match request {
+        Request::VolumeProtect { on: true, .. } => Some("ro = true"),
+        Request::VolumeLimit { .. } => Some("them"),
+        _ => None,
+    };
     let answer = client::send_request(socket, request)?;
     let text = if daemon.json { output::answer_json(&answer) } else { displayed(&answer) };
     if let Answer::Volume(volume) = &answer {
@@ -224,10 +232,9 @@ fn ask_daemon(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Re
             log::write_stderr(&format!("warning: {}\n", printable::escape_lines(warning)));
         }
     }
-    if passes {
-        log::write_stderr(
-            "warning: in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n",
-        );
+    if let Some(what) = passes {
+        let how = format!("in effect until the daemon exits; to keep it, set {what} in its [[volume]]");
+        log::write_stderr(&format!("warning: {how}\n"));
     }
     Ok(match print_stdout(text.as_bytes()) {
         Exit::Success => answer_exit(&answer),

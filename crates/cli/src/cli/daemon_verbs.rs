@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::{daemon_args::DaemonArgs, key::KeyHash};
+use config::limit_keys::{parse_bytes, parse_count};
 use config::size;
 use engine::{
     dataplane::volume_state::ACCESS_STATES,
@@ -76,8 +77,11 @@ pub enum VolumeVerb {
         /// The volume
         name: String,
         /// Forbid writes, or allow them again; until the daemon exits
-        #[arg(long, value_name = "on|off", value_enum)]
-        read_only: OnOff,
+        #[arg(long, value_name = "on|off", value_enum, required_unless_present_any = LIMIT_OPTIONS)]
+        read_only: Option<OnOff>,
+        /// How much may be done with it per second
+        #[command(flatten)]
+        limits: VolumeLimitArgs,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -240,6 +244,36 @@ pub enum OnOff {
     On,
     /// Off.
     Off,
+}
+
+/// The options of [`VolumeLimitArgs`].
+const LIMIT_OPTIONS: [&str; 4] = ["iops_limit", "iops_burst", "bandwidth_limit", "bandwidth_burst"];
+
+/// Limits of a volume, until the daemon exits.
+#[derive(Debug, Args)]
+pub struct VolumeLimitArgs {
+    /// Most operations per second of all hosts together; none: no limit
+    #[arg(long, value_name = "N|none", value_parser = parse_iops, conflicts_with = "read_only")]
+    pub iops_limit: Option<u64>,
+    /// Operations that may begin at once after a pause; a tenth of a second's unless given
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "read_only")]
+    pub iops_burst: Option<u64>,
+    /// Most bytes per second, read and written together; none: no limit
+    #[arg(long, value_name = "SIZE|none", value_parser = parse_bandwidth, conflicts_with = "read_only")]
+    pub bandwidth_limit: Option<u64>,
+    /// Bytes that may be moved at once after a pause; a tenth of a second's unless given
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "read_only")]
+    pub bandwidth_burst: Option<u64>,
+}
+
+/// A number of operations per second; 0: no limit.
+fn parse_iops(text: &str) -> Result<u64, String> {
+    if text == "none" { Ok(0) } else { parse_count(text) }
+}
+
+/// A number of bytes per second; 0: no limit.
+fn parse_bandwidth(text: &str) -> Result<u64, String> {
+    if text == "none" { Ok(0) } else { parse_bytes(text) }
 }
 
 /// Verbs of `target`.

@@ -1,9 +1,11 @@
 //! Tables of reservations, paths, subsystems and hosts.
 
+use std::time::Duration;
+
 use super::{DisplayText, Terminal, layout::render_card, or_dash, render_table};
 use control::report::{
-    HostBlockReport, HostReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport,
-    VolumeStateReport,
+    HostBlockReport, HostReport, RateLimitReport, RegistrantReport, ReservationReport, SubsystemReport,
+    VolumePathReport, VolumeStateReport,
 };
 
 fn path_addresses(path: &VolumePathReport) -> String {
@@ -109,6 +111,7 @@ pub fn volume_state_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Opt
                 standing.reservation.registrants.len()
             )),
         ),
+        ("limits", standing.limits.as_ref().map(limits_text)),
         (
             "done",
             Some(format!(
@@ -200,9 +203,22 @@ pub fn host_card(terminal: Terminal, host: &HostReport) -> DisplayText {
             ("targets", some(&host.targets)),
             ("subsystems", some(&host.subsystems)),
             ("sessions", Some(host.sessions.to_string())),
+            ("limits", host.limits.as_ref().map(limits_text)),
             ("blocked", host.blocked.then(|| blocked_text(host))),
         ],
     )
+}
+
+/// Limits, and what they have delayed.
+fn limits_text(limits: &RateLimitReport) -> String {
+    let human = super::format_human;
+    let iops = limits.iops_limit.zip(limits.iops_burst);
+    let iops = iops.map(|(limit, burst)| format!("{limit} IOPS (burst {burst})"));
+    let bandwidth = limits.bandwidth_limit_bytes.zip(limits.bandwidth_burst_bytes);
+    let bandwidth = bandwidth.map(|(limit, burst)| format!("{}/s (burst {})", human(limit), human(burst)));
+    let all: Vec<String> = iops.into_iter().chain(bandwidth).collect();
+    let waited = Duration::from_nanos(limits.throttled_ns).as_secs_f64();
+    format!("{}; {} operations waited, {waited:.1} s together", all.join(", "), limits.throttled)
 }
 
 fn blocked_text(host: &HostReport) -> String {

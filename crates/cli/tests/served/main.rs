@@ -15,6 +15,7 @@ mod gateway;
 mod host;
 mod initiator;
 mod killed;
+mod limits;
 mod logs;
 mod operator;
 mod ours;

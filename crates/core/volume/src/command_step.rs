@@ -20,6 +20,8 @@ pub enum CommandStep<C, R, O> {
         at: u32,
         /// Bytes; never 0.
         len: u32,
+        /// The volume for whose blocks they are; `None`: they are parameters.
+        volume: Option<VolumeId>,
     },
     /// The command's answer found no memory: call the server's `retry` once there are `len` bytes of this
     /// class. Void once the command has ended, as [`CommandStep::Receive`].

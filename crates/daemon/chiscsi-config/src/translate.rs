@@ -225,6 +225,7 @@ fn add_access_hosts(target: &TargetSection, name: &Located<String>, draft: &mut 
             tls_key: None,
             both: false,
             blocked: false,
+            limits: Default::default(),
             subsystem_grants: Vec::new(),
         };
         let host = HostDraft {

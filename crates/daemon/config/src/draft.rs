@@ -5,6 +5,7 @@ pub mod nvme;
 pub mod placement;
 mod sandbox;
 
+use crate::limit_keys;
 use std::{net::SocketAddr, time::Duration};
 
 pub use super::secret::SAME_SECRET_ERROR as SECRETS_DIFFER;
@@ -492,6 +493,7 @@ fn read_host(table: &TableReader<'_>, allow_short: bool) -> Option<Located<HostD
         tls_key,
         both,
         blocked,
+        limits: limit_keys::read_host_limits(table),
         grants: Vec::new(),
         subsystem_grants: Vec::new(),
     };

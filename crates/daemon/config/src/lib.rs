@@ -24,6 +24,7 @@ pub mod difference;
 pub mod draft;
 pub mod file;
 mod files;
+pub mod limit_keys;
 pub mod name;
 pub mod network;
 pub mod plan;

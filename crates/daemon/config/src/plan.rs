@@ -8,6 +8,7 @@ mod placement;
 mod sandbox;
 mod subsystem;
 
+use crate::limit_keys::LimitKeys;
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
@@ -400,6 +401,8 @@ pub struct Host {
     pub both: bool,
     /// It is let in nowhere.
     pub blocked: bool,
+    /// How much it may do per second, all its sessions together.
+    pub limits: LimitKeys,
     /// Which subsystems it may reach.
     pub subsystem_grants: Vec<SubsystemGrant>,
 }

@@ -84,6 +84,10 @@ pub const VOLUME: Section = Section {
         "removable": "true or false", "false", "Report a removable medium.";
         "tas": "true or false", "true", "Complete SCSI commands aborted by another initiator (reset, CLEAR TASK SET, PREEMPT AND ABORT) with status TASK ABORTED; without it they get no response. Initiators can change it until the next reset (TAS bit of the Control mode page).";
         "sanitize_rate": "size", "no limit", "Most bytes per second that a sanitize writes, so that other I/O gets through.";
+        "iops_limit": "number", "no limit", "Most operations per second of all hosts together; further ones wait. See [limits](watching.md#limits-of-iops-and-bandwidth).";
+        "iops_burst": "number", "a tenth of iops_limit", "Operations that may begin at once after a pause.";
+        "bandwidth_limit": "size", "no limit", "Most bytes per second, read and written together.";
+        "bandwidth_burst": "size", "a tenth of bandwidth_limit", "Bytes that may be moved at once after a pause.";
         "conf": "path", "/etc/ceph/ceph.conf", "For an image of Ceph: the cluster's configuration file.";
         "user": "name", "\"admin\"", "For an image of Ceph: the user, with or without `client.`; its key is in a keyring that the configuration names.";
         "queue_timeout": "time", "20s", "For an image of Ceph: how long I/O waits for the cluster before it fails with a path error, from 1ms to 24h.";
@@ -193,6 +197,10 @@ pub const HOST: Section = Section {
         "both": "true or false", "false", "It may reach one volume over both protocols. No current multipath combines an iSCSI and an NVMe path to one disk: set this only for software that does.";
         "sources": "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`. All connections of an iSCSI session, and all queues of an NVMe controller, must match the same [[host]]; a connection that matches another one is refused.";
         "blocked": "true or false", "false", "It is let in nowhere: its sessions end at once, logins are refused with 0202h and Connects with Connect Invalid Host, over discovery too. It is known by its names, from wherever it comes; a host without names is everything that comes from its `sources`. What it has reserved stays reserved. See also `blockwire host block`.";
+        "iops_limit": "number", "no limit", "Most operations per second of all its sessions together, over both protocols; further ones wait. See [limits](watching.md#limits-of-iops-and-bandwidth).";
+        "iops_burst": "number", "a tenth of iops_limit", "Operations that may begin at once after a pause.";
+        "bandwidth_limit": "size", "no limit", "Most bytes per second, read and written together.";
+        "bandwidth_burst": "size", "a tenth of bandwidth_limit", "Bytes that may be moved at once after a pause.";
         "access": "list of {target, luns, mode} or {subsystem, namespaces, mode}", "needed, unless a subsystem names it", "What it may reach.";
         "chap": "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI.";
         "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate FILE` creates one. A relative path starts at this file's directory.";

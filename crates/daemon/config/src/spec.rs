@@ -17,10 +17,11 @@ use multipath::{Url, url::SecretSource};
 use uuid::Uuid;
 
 pub use self::{rbd::RbdImage, spec_error::SpecError, stripe::StripeSpec};
+use crate::limit_keys::LimitKeys;
 use crate::size;
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 21] = [
     "size",
     "chunk",
     "block",
@@ -33,6 +34,10 @@ pub const KEYS: [&str; 17] = [
     "removable",
     "tas",
     "sanitize_rate",
+    "iops_limit",
+    "iops_burst",
+    "bandwidth_limit",
+    "bandwidth_burst",
     "persist",
     "conf",
     "user",
@@ -47,7 +52,18 @@ pub const KINDS: [&str; 5] = ["ram", "file", "null", "stripe", "rbd"];
 const URL_SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
 
 /// The keys that mean something for a volume of another machine: the rest is as it is there.
-const REMOTE_KEYS: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
+const REMOTE_KEYS: [&str; 10] = [
+    "ro",
+    "uuid",
+    "removable",
+    "tas",
+    "sanitize_rate",
+    "iops_limit",
+    "iops_burst",
+    "bandwidth_limit",
+    "bandwidth_burst",
+    "persist",
+];
 
 /// What is said where `thin=off` of memory is left out.
 pub const THIN_IGNORED_WARNING: &str = "thin=off is ignored: RAM volumes always allocate memory when it is written and \
@@ -212,6 +228,8 @@ pub struct Spec {
     pub task_aborted_status: bool,
     /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
     pub sanitize_rate: Option<u64>,
+    /// How much hosts may do with it per second.
+    pub limits: LimitKeys,
     /// Reservations survive a restart even if the hosts that made them did not ask for it.
     pub persist: bool,
 }
@@ -232,6 +250,7 @@ impl Spec {
             removable: false,
             task_aborted_status: true,
             sanitize_rate: None,
+            limits: LimitKeys::default(),
             persist: false,
             source,
         }
@@ -285,6 +304,9 @@ impl Spec {
                 }
                 self.sanitize_rate = Some(rate);
             }
+            "iops_limit" | "iops_burst" | "bandwidth_limit" | "bandwidth_burst" => {
+                self.limits.set_key(key, need()?).map_err(bad)?;
+            }
             "persist" => {
                 self.persist = match need()? {
                     "force" => true,
@@ -328,6 +350,9 @@ impl Spec {
         }
         if let VolumeSource::Stripe(striped) = &self.source {
             striped.check(self.size)?;
+        }
+        if let Err((key, why)) = self.limits.rates() {
+            return bad(key, why);
         }
         if let Some(size) = self.size {
             if size == 0 {
@@ -536,6 +561,7 @@ impl fmt::Display for Spec {
         if let Some(rate) = self.sanitize_rate {
             write!(f, ",sanitize_rate={}", size::format_exact(rate))?;
         }
+        self.limits.fmt(f)?;
         if self.persist {
             write!(f, ",persist=force")?;
         }

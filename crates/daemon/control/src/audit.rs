@@ -40,6 +40,10 @@ impl AuditedChange {
             Request::VolumeProtect { name, on } => {
                 of("volume set", name, volume(name, protection_text), Some(read_only_text(*on)))
             }
+            Request::VolumeLimit { name, iops_limit, iops_burst, bandwidth_limit, bandwidth_burst } => {
+                let wanted = limits_text([*iops_limit, *iops_burst, *bandwidth_limit, *bandwidth_burst]);
+                of("volume set", name, volume(name, volume_limits_text), Some(wanted))
+            }
             Request::PathSet { name, state, .. } => {
                 let paths = match service.handle_request(Request::PathList { name: Some(name.clone()) }) {
                     Ok(answer) => paths_text(&answer),
@@ -149,6 +153,25 @@ fn selector_text(which: &SessionSelector) -> String {
         SessionSelector::Initiator(name) => name.clone(),
         SessionSelector::Host(name) => format!("host {name}"),
     }
+}
+
+/// Limits that are set: operations and bytes per second, each with its burst. 0 is none.
+fn limits_text(values: [Option<u64>; 4]) -> String {
+    let keys = ["iops_limit", "iops_burst", "bandwidth_limit", "bandwidth_burst"];
+    let value = |value: u64| if value == 0 { "none".to_owned() } else { value.to_string() };
+    let set = keys.iter().zip(values).filter_map(|(key, set)| Some(format!("{key} {}", value(set?))));
+    let set: Vec<String> = set.collect();
+    if set.is_empty() { "no limits".to_owned() } else { set.join(", ") }
+}
+
+fn volume_limits_text(volume: &VolumeReport) -> String {
+    let limits = volume.standing.as_ref().and_then(|standing| standing.limits.clone()).unwrap_or_default();
+    limits_text([
+        limits.iops_limit,
+        limits.iops_burst,
+        limits.bandwidth_limit_bytes,
+        limits.bandwidth_burst_bytes,
+    ])
 }
 
 fn volume_text(volume: &VolumeReport) -> String {

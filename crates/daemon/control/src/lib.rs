@@ -108,6 +108,19 @@ pub enum Request {
         /// Whether to forbid.
         on: bool,
     },
+    /// Change the limits of a volume. What is `None` stays; a limit of 0 is none.
+    VolumeLimit {
+        /// Its name.
+        name: String,
+        /// Operations per second.
+        iops_limit: Option<u64>,
+        /// Operations at once; if a limit comes without it, a tenth of a second's.
+        iops_burst: Option<u64>,
+        /// Bytes per second.
+        bandwidth_limit: Option<u64>,
+        /// Bytes at once, likewise.
+        bandwidth_burst: Option<u64>,
+    },
     /// All subsystems.
     SubsystemList,
     /// One subsystem.
@@ -422,6 +435,7 @@ impl Request {
             | Request::VolumeRetry { .. }
             | Request::VolumeResize { .. }
             | Request::VolumeProtect { .. }
+            | Request::VolumeLimit { .. }
             | Request::PathSet { .. }
             | Request::TargetStart { .. }
             | Request::TargetStop { .. }

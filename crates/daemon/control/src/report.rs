@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use access::{
-    HostBlockReport, HostReport, NamespaceExportReport, NamespaceReport, RegistrantReport, ReservationReport,
-    SubsystemReport, VolumePathReport, VolumeStateReport,
+    HostBlockReport, HostRateLimitReport, HostReport, NamespaceExportReport, NamespaceReport,
+    RateLimitReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport,
+    VolumeStateReport,
 };
 pub use latency::{BucketReport, LatencyReport, StageReport};
 pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};

@@ -9,6 +9,7 @@ mod blocked_hosts;
 mod configuration;
 mod exports_by_volume;
 pub mod images;
+mod limits;
 mod locks;
 mod observation;
 mod resize;
@@ -20,6 +21,8 @@ mod volumes;
 pub use configuration::{Configuration, PlanBuilder};
 pub use targets::PlanReader;
 pub use volumes::FailedVolume;
+
+use limits::RateChange;
 
 use std::{
     path::{Path, PathBuf},
@@ -335,6 +338,11 @@ impl ControlService for Daemon {
             Request::VolumeList => Answer::Volumes(self.volume_reports()?),
             Request::VolumeShow { name, latency } => Answer::Volume(self.volume_report(&name, latency)?),
             Request::VolumeProtect { name, on } => Answer::Volume(self.set_write_protection(&name, on)?),
+            Request::VolumeLimit { name, iops_limit, iops_burst, bandwidth_limit, bandwidth_burst } => {
+                let iops = RateChange { limit: iops_limit, burst: iops_burst };
+                let bandwidth = RateChange { limit: bandwidth_limit, burst: bandwidth_burst };
+                Answer::Volume(self.limit_volume(&name, (iops, bandwidth))?)
+            }
             Request::SubsystemList => Answer::Subsystems(self.subsystem_reports()?),
             Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_report_by_name(&name)?),
             Request::HostList => Answer::Hosts(self.host_reports()?),

@@ -46,13 +46,15 @@ use crate::{
     state::{StateDir, blocked_hosts::BlockedNames},
     store::Store,
 };
+use shard::RateLimits;
+
 use config::{
     name::VolumeName,
     plan::{ExportPlan, Plan},
 };
 use control::report::{
-    ConnectionReport, HostRefusalReport, LatencyReport, ListenerReport, SessionReport, ShardReport,
-    VolumeStateReport, plan::DisturbanceReport,
+    ConnectionReport, HostRateLimitReport, HostRefusalReport, LatencyReport, ListenerReport, SessionReport,
+    ShardReport, VolumeStateReport, plan::DisturbanceReport,
 };
 
 /// Why the engine did not do it.
@@ -197,6 +199,18 @@ pub trait Engine: Send + Sync {
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.
     fn set_exports(&self, ways: &ExportPlan) -> Result<(), EngineError>;
+    /// How much may be done with a volume per second.
+    fn volume_limits(&self, _name: &str) -> RateLimits {
+        RateLimits::NONE
+    }
+    /// Limits what is done with a volume from now on; what waits goes by it too. After an error all is as it was.
+    fn set_volume_limits(&self, _name: &str, _limits: RateLimits) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("this data path cannot limit volumes".to_owned()))
+    }
+    /// Hosts that are limited.
+    fn host_limits(&self) -> Vec<HostRateLimitReport> {
+        Vec::new()
+    }
     /// The names of hosts that the operator has blocked.
     fn blocked_names(&self) -> BlockedNames {
         BlockedNames::default()

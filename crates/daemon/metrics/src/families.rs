@@ -5,8 +5,8 @@
 
 use crate::exposition::{Exposition, ExpositionFormat, Labels, MetricKind};
 use control::report::{
-    ConnectionReport, LatencyReport, ObservationReport, ProblemReport, SessionReport, ShardReport,
-    StageReport, VolumeReport, VolumeStateReport,
+    ConnectionReport, LatencyReport, ObservationReport, ProblemReport, RateLimitReport, SessionReport,
+    ShardReport, StageReport, VolumeReport, VolumeStateReport,
 };
 
 /// Histograms are given of so many volumes, and of so many sessions, that had commands: a histogram has a hundred
@@ -24,6 +24,7 @@ pub fn render_metrics(observed: &ObservationReport, format: ExpositionFormat) ->
     let mut out = Exposition::new(format);
     write_daemon(&mut out, observed);
     write_volumes(&mut out, &observed.volumes);
+    write_rate_limits(&mut out, observed);
     write_paths(&mut out, &observed.volumes);
     write_reservations(&mut out, &observed.volumes);
     write_sessions(&mut out, &observed.sessions);
@@ -137,6 +138,45 @@ fn write_volumes(out: &mut Exposition, all: &[VolumeReport]) {
     for volume in all {
         for error in volume.standing.iter().flat_map(|standing| &standing.errors) {
             out.push_sample(&[("volume", &volume.name), ("cause", &error.cause)], error.count);
+        }
+    }
+}
+
+/// Of volumes and hosts that are limited.
+fn write_rate_limits(out: &mut Exposition, observed: &ObservationReport) {
+    use MetricKind::{Counter, Gauge};
+    let of_volumes = observed.volumes.iter().filter_map(|volume| {
+        Some(([("volume", volume.name.as_str())], volume.standing.as_ref()?.limits.as_ref()?))
+    });
+    let of_hosts = observed.host_limits.iter().map(|one| ([("host", one.host.as_str())], &one.limits));
+    let (volumes, hosts): (Vec<_>, Vec<_>) = (of_volumes.collect(), of_hosts.collect());
+    for (kind, all) in [("volume", &volumes), ("host", &hosts)] {
+        type Value = fn(&RateLimitReport) -> Option<u64>;
+        let gauges: [(&str, &str, Value); 4] = [
+            ("iops_limit", "Operations per second that are let through.", |one| one.iops_limit),
+            ("iops_burst", "Operations that may begin at once.", |one| one.iops_burst),
+            ("bandwidth_limit_bytes", "Bytes per second that are let through.", |one| {
+                one.bandwidth_limit_bytes
+            }),
+            ("bandwidth_burst_bytes", "Bytes that may be moved at once.", |one| one.bandwidth_burst_bytes),
+        ];
+        for (name, help, value) in gauges {
+            out.begin_family(&format!("blockwire_{kind}_{name}"), Gauge, help);
+            for (labels, limits) in all {
+                if let Some(value) = value(limits) {
+                    out.push_sample(labels, value);
+                }
+            }
+        }
+        let help = "Operations that have waited for the limits.";
+        out.begin_family(&format!("blockwire_{kind}_throttled"), Counter, help);
+        for (labels, limits) in all {
+            out.push_sample(labels, limits.throttled);
+        }
+        let help = "How long operations have waited for the limits.";
+        out.begin_family(&format!("blockwire_{kind}_throttled_seconds"), Counter, help);
+        for (labels, limits) in all {
+            out.push_sample(labels, ns_to_seconds(limits.throttled_ns));
         }
     }
 }
@@ -362,6 +402,7 @@ fn ns_to_seconds(ns: u64) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use control::report::HostRateLimitReport;
     use control::report::{
         HostRefusalReport, RegistrantReport, ReservationReport, StatusReport, VolumeErrorReport,
         VolumePathReport,
@@ -413,6 +454,13 @@ pub(crate) mod tests {
             operations_in_flight: 3,
             allocated_bytes: Some(65536),
             errors: vec![VolumeErrorReport { cause: "medium".into(), count: 2 }],
+            limits: Some(RateLimitReport {
+                iops_limit: Some(500),
+                iops_burst: Some(50),
+                throttled: 7,
+                throttled_ns: 1_500_000_000,
+                ..RateLimitReport::default()
+            }),
             ..VolumeStateReport::default()
         };
         let volume = VolumeReport {
@@ -452,6 +500,13 @@ pub(crate) mod tests {
             connections: vec![connection],
             shards: vec![shard],
             refusals: vec![refusal],
+            host_limits: vec![HostRateLimitReport {
+                host: "db1".into(),
+                limits: RateLimitReport {
+                    bandwidth_limit_bytes: Some(1 << 20),
+                    ..RateLimitReport::default()
+                },
+            }],
         }
     }
 
@@ -475,6 +530,12 @@ pub(crate) mod tests {
             "blockwire_connection_sent_bytes_total{connection=\"9\",session=\"65538\",protocol=\"nvme\"} 6",
             "blockwire_shard_pool_lent_bytes{shard=\"0\"} 10",
             "blockwire_shard_poll_seconds_total{shard=\"0\"} 2.5",
+            "blockwire_volume_iops_limit{volume=\"data\"} 500",
+            "blockwire_volume_iops_burst{volume=\"data\"} 50",
+            "blockwire_volume_throttled_total{volume=\"data\"} 7",
+            "blockwire_volume_throttled_seconds_total{volume=\"data\"} 1.5",
+            "blockwire_host_bandwidth_limit_bytes{host=\"db1\"} 1048576",
+            "blockwire_host_throttled_total{host=\"db1\"} 0",
             "blockwire_latency_omitted{of=\"volume\"} 0",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");

@@ -38,6 +38,23 @@ impl AfterWait {
     }
 }
 
+impl AfterWait {
+    /// Whether the payload that it waits for is for the blocks of its volume.
+    pub(crate) fn awaits_blocks(&self) -> bool {
+        match self {
+            AfterWait::Payload(..) | AfterWait::Half(_) => true,
+            AfterWait::Plain
+            | AfterWait::Read
+            | AfterWait::ReadStable(_)
+            | AfterWait::Flush
+            | AfterWait::FlushAll(_)
+            | AfterWait::List(_)
+            | AfterWait::Copy(_)
+            | AfterWait::Report => false,
+        }
+    }
+}
+
 /// A Copy on its way.
 #[derive(Debug)]
 pub(crate) struct CopyJob {

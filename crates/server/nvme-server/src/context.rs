@@ -318,7 +318,8 @@ impl ExecContext {
     pub(crate) fn request_payload(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
         task.phase = TaskPhase::Data;
-        self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
+        let volume = task.job.awaits_blocks().then_some(task.volume);
+        self.steps.push_back(Step::Receive { command: task.key, at: 0, len, volume });
     }
 
     /// Starts an operation for a command on its own volume.

@@ -219,7 +219,17 @@ impl ExecContext {
     pub(crate) fn request_payload(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
         task.phase = TaskPhase::Data;
-        self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
+        let brings_blocks = matches!(
+            task.command,
+            Command::Write(_)
+                | Command::WriteAndVerify(_)
+                | Command::OrWrite(_)
+                | Command::WriteAtomic(_)
+                | Command::CompareAndWrite(_)
+                | Command::Verify(_)
+        );
+        let volume = brings_blocks.then_some(task.volume);
+        self.steps.push_back(Step::Receive { command: task.key, at: 0, len, volume });
     }
 
     /// Starts an operation for a task on its own volume.

@@ -10,6 +10,7 @@ mod nvme;
 mod nvme_access;
 mod placement;
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use iscsi::negotiate::NegotiationLimits;
 use iscsi::session::SessionLimits;
 pub use scsi_server::TargetPort;
 use volume::{PortId, VolumeId};
+
+use crate::rate_limit::RateLimiter;
 
 pub(crate) use nvme_access::is_proven;
 
@@ -58,6 +61,8 @@ pub struct Exports {
     pub admission: AdmissionLimits,
     /// Where connections are served, first match first.
     pub placement: Vec<PlacementRule>,
+    /// How much may be done with a volume per second; the others are not limited.
+    pub volume_limits: HashMap<VolumeId, Arc<RateLimiter>>,
     /// The processor of each shard; empty: they have none of their own.
     pub cores: Arc<[u32]>,
 }
@@ -73,6 +78,7 @@ impl Default for Exports {
             nvme: NvmeExports::default(),
             admission: AdmissionLimits::default(),
             placement: Vec::new(),
+            volume_limits: HashMap::new(),
             cores: Arc::from([]),
         }
     }
@@ -214,6 +220,8 @@ pub struct InitiatorRule {
     pub auth: AuthPolicy,
     /// Which LUNs they see.
     pub luns: LunMask,
+    /// How much they may do per second, all that have it together.
+    pub limiter: Option<Arc<RateLimiter>>,
 }
 
 impl InitiatorRule {
@@ -225,6 +233,7 @@ impl InitiatorRule {
             locals: Vec::new(),
             auth: AuthPolicy::None,
             luns: LunMask::All { read_only: false },
+            limiter: None,
         }
     }
 }
@@ -286,6 +295,15 @@ impl Network {
 }
 
 impl Exports {
+    /// Whether any volume or host is limited.
+    pub(crate) fn has_limits(&self) -> bool {
+        let of_target = |target: &TargetExport| target.rules.iter().any(|rule| rule.limiter.is_some());
+        let of_subsystem = |one: &SubsystemExport| one.rules.iter().any(|rule| rule.limiter.is_some());
+        !self.volume_limits.is_empty()
+            || self.targets.iter().any(of_target)
+            || self.nvme.subsystems.iter().any(of_subsystem)
+    }
+
     /// The portal of a listener.
     pub fn portal(&self, listener: ListenerId) -> Option<&Portal> {
         self.portals.iter().find(|portal| portal.listener == listener)
@@ -378,6 +396,7 @@ mod tests {
             locals: vec!["192.0.2.50".parse().unwrap()],
             auth: AuthPolicy::None,
             luns: LunMask::All { read_only: true },
+            limiter: None,
         };
         let fits =
             |name, local: &str| rule.matches(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());

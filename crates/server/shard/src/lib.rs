@@ -31,6 +31,7 @@ mod log;
 mod login_backoff;
 mod login_link;
 mod message;
+mod rate_limit;
 mod session_directory;
 mod shard;
 
@@ -56,4 +57,5 @@ pub use message::{
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,
 };
+pub use rate_limit::{Rate, RateLimiter, RateLimits};
 pub use shard::{Shard, home_of};

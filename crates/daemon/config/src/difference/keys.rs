@@ -4,6 +4,7 @@ use std::fmt::{Debug, Display};
 
 use super::Effect;
 use crate::{
+    limit_keys::LimitKeys,
     plan::{
         Auth, ControllerGrants, DaemonLimits, Host, Negotiation, Portal, Subsystem, Target, TcpOptions,
         Volume,
@@ -89,7 +90,7 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     #[rustfmt::skip]
     let Spec {
         source: _, size: _, block: _, physical: _, read_only: _, uuid: _, cache: _, direct: _, thin: _, removable: _,
-        task_aborted_status: _, sanitize_rate: _, persist: _,
+        task_aborted_status: _, sanitize_rate: _, limits: _, persist: _,
     } = a;
     found.hidden("name", (&old.origin, &new.origin), Effect::Restart("`volume create` made it"));
     found.shown("source", (&a.source, &b.source), REOPENED, |source| {
@@ -108,8 +109,19 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     found.plain("removable", (&a.removable, &b.removable), REOPENED);
     found.plain("tas", (&a.task_aborted_status, &b.task_aborted_status), REOPENED);
     found.shown("sanitize_rate", (&a.sanitize_rate, &b.sanitize_rate), REOPENED, or_none);
+    rate_limits(&mut found, (&a.limits, &b.limits));
     found.plain("persist", (&a.persist, &b.persist), REOPENED);
     found.0
+}
+
+/// Limits of operations and bytes per second. They hold at once.
+fn rate_limits(found: &mut Found, (old, new): (&LimitKeys, &LimitKeys)) {
+    let LimitKeys { iops_limit: _, iops_burst: _, bandwidth_limit: _, bandwidth_burst: _ } = old;
+    let bytes = |value: &Option<u64>| value.map_or_else(|| "none".to_owned(), size::format_human);
+    found.shown("iops_limit", (&old.iops_limit, &new.iops_limit), Effect::None, or_none);
+    found.shown("iops_burst", (&old.iops_burst, &new.iops_burst), Effect::None, or_none);
+    found.shown("bandwidth_limit", (&old.bandwidth_limit, &new.bandwidth_limit), Effect::None, bytes);
+    found.shown("bandwidth_burst", (&old.bandwidth_burst, &new.bandwidth_burst), Effect::None, bytes);
 }
 
 /// What another size means. A file that is larger than its configuration says keeps its size, at a start too.
@@ -236,7 +248,7 @@ pub(super) fn host(old: &Host, new: &Host) -> Vec<KeyChange> {
     #[rustfmt::skip]
     let Host {
         name: _, iqns: _, sources: _, chap: _, grants: _, nqns: _, hostid: _, dhchap: _, dhchap_controller: _,
-        tls_key: _, both: _, blocked: _, subsystem_grants: _,
+        tls_key: _, both: _, blocked: _, limits: _, subsystem_grants: _,
     } = old;
     found.shown("iqn", (&old.iqns, &new.iqns), Effect::MayEnd, |names| list(names));
     found.shown("nqn", (&old.nqns, &new.nqns), Effect::MayEnd, |names| list(names));
@@ -246,6 +258,7 @@ pub(super) fn host(old: &Host, new: &Host) -> Vec<KeyChange> {
     found.hidden("access", (&old.subsystem_grants, &new.subsystem_grants), Effect::MayEnd);
     found.plain("both", (&old.both, &new.both), Effect::None);
     found.plain("blocked", (&old.blocked, &new.blocked), Effect::MayEnd);
+    rate_limits(&mut found, (&old.limits, &new.limits));
     found.hidden("chap", (&old.chap, &new.chap), Effect::MayEnd);
     found.hidden("dhchap_key_file", (&old.dhchap, &new.dhchap), Effect::MayEnd);
     let keys = (&old.dhchap_controller, &new.dhchap_controller);

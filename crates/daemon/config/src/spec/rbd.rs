@@ -11,7 +11,7 @@ use multipath::url::parse_time;
 use super::{SpecError, VolumeSource, escape, parse_switch};
 
 /// The keys that mean something for an image: size, blocks and cache are settled by the cluster.
-pub(super) const KEYS: [&str; 12] = [
+pub(super) const KEYS: [&str; 16] = [
     "conf",
     "user",
     "queue_timeout",
@@ -23,6 +23,10 @@ pub(super) const KEYS: [&str; 12] = [
     "thin",
     "tas",
     "sanitize_rate",
+    "iops_limit",
+    "iops_burst",
+    "bandwidth_limit",
+    "bandwidth_burst",
     "persist",
 ];
 

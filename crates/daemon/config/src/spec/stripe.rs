@@ -11,8 +11,20 @@ use super::{Spec, SpecError, VolumeSource};
 use crate::size;
 
 /// The keys that mean something for the whole.
-pub(super) const KEYS: [&str; 8] =
-    ["size", "chunk", "ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
+pub(super) const KEYS: [&str; 12] = [
+    "size",
+    "chunk",
+    "ro",
+    "uuid",
+    "removable",
+    "tas",
+    "sanitize_rate",
+    "iops_limit",
+    "iops_burst",
+    "bandwidth_limit",
+    "bandwidth_burst",
+    "persist",
+];
 
 /// The keys that mean something for a leg: of a volume of another machine, none.
 const LEG_KEYS: [&str; 10] =

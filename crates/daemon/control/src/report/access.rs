@@ -44,12 +44,42 @@ pub struct VolumeStateReport {
     /// Operations that failed, by cause; causes that never occurred are left out.
     #[serde(default)]
     pub errors: Vec<VolumeErrorReport>,
+    /// How much may be done with it per second, and what waited for that; `None`: it is not limited.
+    #[serde(default)]
+    pub limits: Option<RateLimitReport>,
     /// A sync has failed, and the operator has not taken note of it.
     #[serde(default)]
     pub sync_failed: bool,
     /// An operation has failed in the last minutes because there was no space.
     #[serde(default)]
     pub no_space: bool,
+}
+
+/// Limits of operations and bytes per second of a volume or host, and what they have delayed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateLimitReport {
+    /// Operations per second.
+    pub iops_limit: Option<u64>,
+    /// Operations that may begin at once.
+    pub iops_burst: Option<u64>,
+    /// Bytes per second.
+    pub bandwidth_limit_bytes: Option<u64>,
+    /// Bytes that may be moved at once.
+    pub bandwidth_burst_bytes: Option<u64>,
+    /// Operations that have waited since the limits were set.
+    pub throttled: u64,
+    /// How long they waited, together.
+    pub throttled_ns: u64,
+}
+
+/// The limits of a configured host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRateLimitReport {
+    /// The host.
+    pub host: String,
+    /// Its limits.
+    #[serde(flatten)]
+    pub limits: RateLimitReport,
 }
 
 /// A path from one of our ports to a volume.
@@ -187,6 +217,9 @@ pub struct HostReport {
     pub subsystems: Vec<String>,
     /// Its sessions and controllers now.
     pub sessions: usize,
+    /// How much it may do per second, and what waited for that; `None`: it is not limited.
+    #[serde(default)]
+    pub limits: Option<RateLimitReport>,
     /// It is let in nowhere, by one of its names at least.
     #[serde(default)]
     pub blocked: bool,

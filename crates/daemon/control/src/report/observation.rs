@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConnectionReport, SessionReport, ShardReport, StatusReport, VolumeReport};
+use super::{ConnectionReport, HostRateLimitReport, SessionReport, ShardReport, StatusReport, VolumeReport};
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct ObservationReport {
     pub shards: Vec<ShardReport>,
     /// Logins, connects and connections that were refused, or that failed.
     pub refusals: Vec<HostRefusalReport>,
+    /// Hosts that are limited.
+    #[serde(default)]
+    pub host_limits: Vec<HostRateLimitReport>,
 }
 
 /// How often hosts were refused for one cause since the daemon started.

@@ -177,6 +177,7 @@ impl Daemon {
         let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
         let served = self.volumes.lock_served();
         let plan = self.volumes.plan();
+        let limited = self.volumes.engine.host_limits();
         let mut blocked = self.volumes.engine.blocked_names();
         let mut all = Vec::new();
         for host in &plan.hosts {
@@ -184,6 +185,8 @@ impl Daemon {
             let own = || host.iqns.iter().chain(&host.nqns);
             let names: Vec<String> =
                 own().filter(|name| host.blocked || blocked.contains(*name)).cloned().collect();
+            let limits = limited.iter().find(|one| one.host == host.name).map(|one| one.limits.clone());
+            let report = HostReport { limits, ..report };
             all.push(HostReport {
                 blocked: host.blocked || !names.is_empty(),
                 blocked_names: names,
@@ -225,6 +228,7 @@ fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionRepor
             .collect(),
         subsystems: subsystems.filter(|nqn| reaches_subsystem(host, nqn)).cloned().collect(),
         sessions: sessions.iter().filter(|session| session.host.as_ref() == Some(&host.name)).count(),
+        limits: None,
         blocked: false,
         blocked_names: Vec::new(),
         unconfigured: false,

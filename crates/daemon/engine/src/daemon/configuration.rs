@@ -11,7 +11,9 @@ mod changes;
 
 use std::path::{Path, PathBuf};
 
-use self::changes::{RESTART, colliding, growing, growth_report, note_volume, refusal, report};
+use shard::RateLimits;
+
+use self::changes::{RESTART, colliding, growing, growth_report, limited, note_volume, refusal, report};
 use super::{
     Daemon, VolumeRegistry, locks::NameLock, refusal_from_engine_error, volumes::is_unseen_by_hosts,
 };
@@ -56,6 +58,8 @@ struct Reviewed {
     closing: Vec<String>,
     /// Volumes that grow, and to how many bytes.
     growing: Vec<(String, u64)>,
+    /// Volumes with other limits than before.
+    limited: Vec<(String, RateLimits)>,
     /// Nothing changes but volumes that grow, as an earlier apply could not have them.
     only_grows: bool,
 }
@@ -226,13 +230,14 @@ impl VolumeRegistry {
                 changes.push(growth_report(name, *bytes));
             }
         }
+        let limited = limited(&old, &plan);
         let closing = difference.volumes.removed.iter().map(|(name, _)| name.clone()).collect();
         let disturbed = self.engine.review(&plan).map_err(|why| refusal_from_engine_error(&why))?;
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         warnings.extend(memory::memory_warning(&plan));
         let report =
             PlanReport { file: None, applied: false, changes, disturbed, refused: refused_changes, warnings };
-        Ok(Reviewed { old, plan, report, opening, closing, growing, only_grows })
+        Ok(Reviewed { old, plan, report, opening, closing, growing, limited, only_grows })
     }
 
     /// Serves by other files, all of them or nothing; `served` is what stands in the files of `serve`.
@@ -269,7 +274,7 @@ impl VolumeRegistry {
         configuration.current = files;
         // What is removed is closed whether or not another volume can grow.
         let (grown, closed) = (self.grow(&reviewed), self.close_old(&reviewed.closing));
-        join(grown, closed)?;
+        join(join(grown, closed), self.limit_changed(&reviewed))?;
         Ok(PlanReport { applied: true, ..reviewed.report })
     }
 
@@ -462,6 +467,20 @@ impl VolumeRegistry {
                 RequestRefusal { message, ..why }
             });
             done = join(done, grown);
+        }
+        done
+    }
+
+    /// Limits volumes as the configuration has it from now on.
+    fn limit_changed(&self, reviewed: &Reviewed) -> Result<(), RequestRefusal> {
+        let mut done = Ok(());
+        for (name, limits) in &reviewed.limited {
+            let limited = self.set_limits(name, *limits).map_err(|why| {
+                let message =
+                    format!("applied, but volume \"{name}\" has its limits of before: {}", why.message);
+                RequestRefusal { message, ..why }
+            });
+            done = join(done, limited);
         }
         done
     }

@@ -59,7 +59,8 @@ impl ObservationSource for Daemon {
             sandbox: self.sandbox.clone(),
         };
         let EngineObservation { sessions, connections, shards, refusals, .. } = seen;
-        Ok(ObservationReport { status, volumes, sessions, connections, shards, refusals })
+        let host_limits = engine.host_limits();
+        Ok(ObservationReport { status, volumes, sessions, connections, shards, refusals, host_limits })
     }
 }
 

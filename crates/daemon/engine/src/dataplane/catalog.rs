@@ -87,7 +87,10 @@ impl Catalog {
     pub fn build_exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
         self.generation += 1;
         let number = |name: &VolumeName| self.known(name);
-        Arc::new(frame.build_exports(&self.ways, &self.target_ports, self.generation, number))
+        let mut exports = frame.build_exports(&self.ways, &self.target_ports, self.generation, number);
+        let limiters = self.volumes.iter().filter_map(|(id, entry)| Some((id, entry.limiter.clone()?)));
+        exports.volume_limits = limiters.collect();
+        Arc::new(exports)
     }
 
     /// The volume of that name that is on its way out.

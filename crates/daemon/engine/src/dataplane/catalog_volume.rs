@@ -1,5 +1,8 @@
 //! What the catalog knows of a volume that is served.
 
+use std::sync::Arc;
+
+use shard::{RateLimiter, RateLimits};
 use volume::SharedGateState;
 
 use super::medium::Medium;
@@ -19,6 +22,8 @@ pub struct CatalogVolume {
     pub uuid: volume::Uuid,
     /// What its gates share.
     pub shared: SharedGateState,
+    /// How much may be done with it per second.
+    pub limiter: Option<Arc<RateLimiter>>,
 }
 
 impl CatalogVolume {
@@ -30,6 +35,12 @@ impl CatalogVolume {
             read_only: store.volume.spec.read_only,
             uuid: volume::Uuid(*store.uuid.as_bytes()),
             shared,
+            limiter: limiter_of(store.volume.spec.limits.checked_rates()),
         }
     }
+}
+
+/// What keeps limits, if there are any; its buckets are full.
+pub fn limiter_of(limits: RateLimits) -> Option<Arc<RateLimiter>> {
+    (limits != RateLimits::NONE).then(|| Arc::new(RateLimiter::new(limits)))
 }

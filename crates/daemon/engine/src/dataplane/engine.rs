@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use endpoint::ShardId;
-use shard::{ControlReport, ControlRequest, Message, NvmeMessage};
+use shard::{ControlReport, ControlRequest, Message, NvmeMessage, RateLimits};
 use volume::{PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
-    catalog_volume::CatalogVolume,
+    catalog_volume::{CatalogVolume, limiter_of},
     latency,
     medium::record_name,
     nvme_queues,
@@ -23,8 +23,8 @@ use config::{
     plan::{ExportPlan, Plan},
 };
 use control::report::{
-    ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
-    plan::DisturbanceReport,
+    ConnectionReport, HostRateLimitReport, LatencyReport, ListenerReport, SessionReport, ShardReport,
+    VolumeStateReport, plan::DisturbanceReport,
 };
 use process::log::area;
 
@@ -157,6 +157,31 @@ impl Engine for Shards {
         let before = catalog.ways.clone();
         catalog.set_exports(ways.clone());
         self.publish_exports(&mut catalog).inspect_err(|_| catalog.set_exports(before))
+    }
+
+    fn volume_limits(&self, name: &str) -> RateLimits {
+        let catalog = self.lock_catalog();
+        let limiter = catalog.find(name).and_then(|(_, entry)| entry.limiter.clone());
+        limiter.map_or(RateLimits::NONE, |limiter| limiter.limits())
+    }
+
+    fn set_volume_limits(&self, name: &str, limits: RateLimits) -> Result<(), EngineError> {
+        let mut catalog = self.lock_catalog();
+        let entry = catalog.volumes.find_mut(name).ok_or(EngineError::Lingers)?;
+        let before = std::mem::replace(&mut entry.limiter, limiter_of(limits));
+        self.publish_exports(&mut catalog).inspect_err(|_| {
+            if let Some(entry) = catalog.volumes.find_mut(name) {
+                entry.limiter = before;
+            }
+            // Some shards may have heard.
+            if let Err(why) = self.publish_exports(&mut catalog) {
+                tracing::error!(target: area::SERVE, %why, volume = name, "not every shard has heard that the limits are as before");
+            }
+        })
+    }
+
+    fn host_limits(&self) -> Vec<HostRateLimitReport> {
+        self.frame().host_limit_reports()
     }
 
     fn blocked_names(&self) -> BlockedNames {

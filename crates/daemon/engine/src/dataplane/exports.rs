@@ -1,10 +1,12 @@
 //! Access of hosts to volumes, in the form for the shards.
 
 mod blocked;
+mod limits;
 mod placement;
 mod portal_changes;
 
 use std::{
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -37,6 +39,8 @@ use config::{
 };
 
 use blocked::OperatorBlocks;
+use limits::HostLimiters;
+pub(in crate::dataplane) use limits::rate_limit_report;
 pub use portal_changes::PortalChanges;
 
 /// What the configuration says of everything but volumes and the names that lead to them. A daemon has one at a time;
@@ -67,6 +71,8 @@ pub struct FixedSettings {
     generated: GeneratedPsks,
     /// Hosts that the operator has blocked.
     blocked: OperatorBlocks,
+    /// The limits of hosts, by their names.
+    host_limiters: HostLimiters,
 }
 
 /// What the exports say of a volume.
@@ -94,6 +100,7 @@ impl FixedSettings {
             serials: SerialNumbers::default(),
             generated: GeneratedPsks::default(),
             blocked: OperatorBlocks::default(),
+            host_limiters: HostLimiters::of(&plan.hosts),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
             cores: Arc::default(),
@@ -244,6 +251,7 @@ impl FixedSettings {
                 logins: crate::descriptors::pending_logins_max(self.cores.len()),
             },
             placement: self.placement_rules(ways),
+            volume_limits: HashMap::new(),
             cores: self.cores.clone(),
         }
     }
@@ -259,6 +267,7 @@ impl FixedSettings {
                     locals: grant.locals.clone(),
                     auth: AuthPolicy::None,
                     luns: LunMask::All { read_only: true },
+                    limiter: None,
                 };
                 rule.matches(initiator, ends.0, ends.1)
             })
@@ -357,6 +366,7 @@ impl FixedSettings {
                 locals: Vec::new(),
                 auth: login::target_policy(&self.auth, target, &[]),
                 luns: LunMask::All { read_only: false },
+                limiter: None,
             });
         }
         rules
@@ -368,6 +378,7 @@ impl FixedSettings {
             sources: host.sources.iter().map(to_shard_network).collect(),
             locals: grant.locals.clone(),
             auth: login::target_policy(&self.auth, target, &host.chap),
+            limiter: self.host_limiter(&host.name),
             luns: match &grant.luns {
                 None => LunMask::All { read_only: grant.read_only },
                 Some(luns) => {

@@ -8,7 +8,10 @@ use reactor::IoKind;
 use shard::{CommandLatency, ConnectionStatus, SessionStatus, ShardListing, VolumeStatus};
 use volume::VolumeId;
 
-use super::{catalog_volume::CatalogVolume, latency, nvme_queues, shards::Shards, volume_state};
+use super::{
+    catalog_volume::CatalogVolume, exports::rate_limit_report, latency, nvme_queues, shards::Shards,
+    volume_state,
+};
 use crate::{EngineError, EngineObservation};
 use config::plan::Protocol;
 use control::report::{
@@ -124,6 +127,7 @@ impl Shards {
             let mut standing =
                 volume_state::volume_state_report(&self.frame(), &targets, entry.name.as_str(), entries)?;
             standing.allocated_bytes = entry.shared.allocated_bytes();
+            standing.limits = entry.limiter.as_deref().map(rate_limit_report);
             standing.sync_failed |= entry.shared.has_sync_failed() || entry.medium.has_sync_failure();
             Some(standing)
         };

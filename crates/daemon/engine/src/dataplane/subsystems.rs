@@ -67,6 +67,7 @@ impl FixedSettings {
                 sources: host.sources.iter().map(to_shard_network).collect(),
                 auth: host_auth(Some(secret), controller),
                 namespaces: NamespaceMask::All { read_only: false },
+                limiter: None,
             })
         };
         let named = self.hosts().iter().filter(|host| host.may_use_nvme()).filter_map(rule);
@@ -76,6 +77,7 @@ impl FixedSettings {
             sources: Vec::new(),
             auth: host_auth(Some(secret), self.auth().dhchap_controller.as_ref()),
             namespaces: NamespaceMask::All { read_only: false },
+            limiter: None,
         });
         Some(named.chain(anybody).collect())
     }
@@ -206,6 +208,7 @@ impl FixedSettings {
                 sources: Vec::new(),
                 auth: host_auth(self.shared_dhchap_secret(), self.auth().dhchap_controller.as_ref()),
                 namespaces: NamespaceMask::All { read_only: false },
+                limiter: None,
             });
         }
         rules
@@ -220,6 +223,7 @@ impl FixedSettings {
                 host.dhchap.as_ref().or(self.shared_dhchap_secret()),
                 host.dhchap_controller.as_ref().or(self.auth().dhchap_controller.as_ref()),
             ),
+            limiter: self.host_limiter(&host.name),
             namespaces: match &grant.namespaces {
                 None => NamespaceMask::All { read_only: grant.read_only },
                 Some(list) => NamespaceMask::Some(list.iter().map(|nsid| (*nsid, grant.read_only)).collect()),

@@ -42,6 +42,11 @@ impl VolumeIndex {
         Some((id, self.by_id.get(&id)?))
     }
 
+    /// The volume of that name, to be changed.
+    pub fn find_mut(&mut self, name: &str) -> Option<&mut CatalogVolume> {
+        self.by_id.get_mut(self.by_name.get(name)?)
+    }
+
     /// All of them, by number.
     pub fn iter(&self) -> impl Iterator<Item = (VolumeId, &CatalogVolume)> {
         self.by_id.iter().map(|(id, entry)| (*id, entry))

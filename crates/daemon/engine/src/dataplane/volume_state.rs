@@ -71,6 +71,7 @@ pub fn volume_state_report(
         written_bytes: sum(|io| io.written_bytes),
         operations_in_flight: entries.iter().map(|entry| entry.in_flight as u64).sum(),
         allocated_bytes: None,
+        limits: None,
         errors: error_reports(entries),
         sync_failed: sync_failed.is_some(),
         no_space: entries.iter().any(|entry| entry.no_space),

@@ -131,7 +131,12 @@ impl Server {
                 if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, AuthWait::Data));
                 }
-                return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
+                return self.context.steps.push_back(Step::Receive {
+                    command: key,
+                    at: 0,
+                    len,
+                    volume: None,
+                });
             }
         };
         self.complete_auth_command(key, cid, refused.into());

@@ -306,7 +306,7 @@ fn request_feature_data(
         return Err(Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
     push_waiting(server, cntlid, WaitingCommand { key, cid, on: AdminWait::Feature(set) });
-    server.context.steps.push_back(Step::Receive { command: key, at: 0, len: data_out });
+    server.context.steps.push_back(Step::Receive { command: key, at: 0, len: data_out, volume: None });
     Ok(AdminOutcome::Later)
 }
 

@@ -331,7 +331,7 @@ impl World {
         let core = &mut self.cores[shard];
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         match step {
-            Step::Receive { command, at, len } => {
+            Step::Receive { command, at, len, .. } => {
                 assert!(len > 0);
                 let moving = self.moving.get_mut(&Started { shard, key: command }).unwrap();
                 moving.solicited = true;

@@ -373,7 +373,7 @@ impl World {
         let core = &mut self.cores[shard];
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         match step {
-            Step::Receive { command: task, at, len } => {
+            Step::Receive { command: task, at, len, .. } => {
                 assert!(len > 0);
                 if self.withhold {
                     return;

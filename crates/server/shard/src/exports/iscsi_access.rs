@@ -1,6 +1,7 @@
 //! What an initiator can reach with the current exports, and what it is told.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use endpoint::AcceptedSocket;
 use iscsi::discovery::TargetList;
@@ -9,6 +10,7 @@ use iscsi::name::TargetAddress;
 use scsi_server::LunEntry;
 
 use super::{Exports, LunExport, TargetExport};
+use crate::rate_limit::RateLimiter;
 
 impl Exports {
     /// What an initiator reaches of a target by the exports of now that came like this; `None`: nothing. Who must prove
@@ -29,6 +31,17 @@ impl Exports {
             read_only,
         };
         may.then(|| target.visible_luns(rule).map(entry).collect())
+    }
+
+    /// By what an initiator is limited at a target that came like this.
+    pub(crate) fn limiter_of_initiator(
+        &self,
+        target: &str,
+        initiator: &str,
+        accepted: &AcceptedSocket,
+    ) -> Option<Arc<RateLimiter>> {
+        let target = self.target(target, self.portal(accepted.listener)?)?;
+        target.rule_for(initiator, accepted)?.limiter.clone()
     }
 
     /// Whether an initiator that came like this may have a discovery session.

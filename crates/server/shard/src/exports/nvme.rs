@@ -11,6 +11,7 @@ use nvme_tcp::QueueLimits;
 use volume::{PortId, VolumeId};
 
 use super::{BlockedHosts, Network};
+use crate::rate_limit::RateLimiter;
 
 /// The name by which every discovery service answers (NVMe Base §4.5).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -217,6 +218,8 @@ pub struct HostRule {
     pub auth: HostAuth,
     /// Which namespaces they see.
     pub namespaces: NamespaceMask,
+    /// How much they may do per second, all that have it together.
+    pub limiter: Option<Arc<RateLimiter>>,
 }
 
 impl HostRule {
@@ -228,6 +231,7 @@ impl HostRule {
             sources: Vec::new(),
             auth: HostAuth::None,
             namespaces: NamespaceMask::All { read_only: false },
+            limiter: None,
         }
     }
 }
@@ -389,7 +393,7 @@ mod tests {
 
     fn rule(hosts: &[&str], namespaces: NamespaceMask) -> HostRule {
         let hosts = hosts.iter().map(|&host| host.into()).collect();
-        HostRule { hosts, id: None, sources: Vec::new(), auth: HostAuth::None, namespaces }
+        HostRule { hosts, namespaces, ..HostRule::allow_any() }
     }
 
     fn id(byte: u8) -> HostId {

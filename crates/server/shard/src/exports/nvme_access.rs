@@ -13,6 +13,8 @@ use nvme_tcp::QueueLimits;
 use nvme_tcp::controller::DigestPolicy;
 use volume::PortId;
 
+use crate::rate_limit::RateLimiter;
+
 use super::{
     Exports, HostRule, NamespaceExport, NvmeExports, NvmePortal, NvmeService, SubsystemExport, TlsMode,
 };
@@ -62,6 +64,17 @@ impl Exports {
         let portal = self.nvme.portal(accepted.listener)?;
         let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
         self.namespaces_of_subsystem(export, names, accepted)
+    }
+
+    /// By what a host is limited that came by an address.
+    pub(crate) fn limiter_of_host(
+        &self,
+        names: &ConnectNames,
+        accepted: &AcceptedSocket,
+    ) -> Option<Arc<RateLimiter>> {
+        let portal = self.nvme.portal(accepted.listener)?;
+        let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+        export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip())?.limiter.clone()
     }
 
     /// What a host sees of a subsystem; `None`: nothing, it is not let in.

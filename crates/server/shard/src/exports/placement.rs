@@ -241,6 +241,7 @@ mod tests {
             targets: Vec::new(),
             discovery_auth: iscsi::login::AuthPolicy::None,
             blocked: Default::default(),
+            volume_limits: Default::default(),
             nvme: Default::default(),
             admission: Default::default(),
             placement: rules,

@@ -32,6 +32,8 @@ struct TaskTimes {
     /// What it does to which volume; 0 until it has begun an operation.
     label: u64,
     stages: StageTimes,
+    /// The limits of its volume and host have let its data through.
+    is_paid: bool,
 }
 
 /// A command's class and volume in one number that is not 0.
@@ -70,12 +72,24 @@ impl CommandTimes {
         if let Some(task) = self.tasks.get_mut(at) {
             let receive = ns_between(self.received, now);
             let stages = StageTimes { receive, ..StageTimes::default() };
-            *task = TaskTimes { tag: tag.to_bits(), idle_since: now, operations: 0, label: 0, stages };
+            *task = TaskTimes { tag: tag.to_bits(), idle_since: now, stages, ..TaskTimes::default() };
         }
     }
 
     fn task_mut(&mut self, tag: Tag) -> Option<&mut TaskTimes> {
         self.tasks.get_mut(tag.slot()).filter(|task| task.tag == tag.to_bits())
+    }
+
+    /// The data of a task counts for the limits of its volume and host when it is asked for.
+    pub(super) fn set_paid(&mut self, tag: Tag) {
+        if let Some(task) = self.task_mut(tag) {
+            task.is_paid = true;
+        }
+    }
+
+    /// Whether the data of a task has been counted; it is for one operation only.
+    pub(super) fn take_paid(&mut self, tag: Tag) -> bool {
+        self.task_mut(tag).is_some_and(|task| std::mem::take(&mut task.is_paid))
     }
 
     /// An operation of a task goes to its volume.

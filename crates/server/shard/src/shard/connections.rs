@@ -15,6 +15,7 @@ use super::command_times::CommandTimes;
 use super::local_volumes::LocalVolumes;
 use super::nvme::queue_conn::QueueConn;
 use super::payload_step::{CommandConn, ParkedSteps};
+use super::throttle::HostLimit;
 use crate::exports::PlacementOutcome;
 use crate::link_table::{LinkOwner, LinkTable};
 use crate::log::LogLine;
@@ -58,6 +59,10 @@ impl CommandConn for Session {
 
     fn has_read_reserved(&self, _: Tag, _: u32) -> bool {
         false
+    }
+
+    fn host_limit(&self) -> &HostLimit {
+        &self.limit
     }
 
     fn memory_class(&self, _: Tag) -> MemoryClass {
@@ -112,6 +117,8 @@ pub(super) struct Session {
     /// How the latest of them came: what the session is judged by while it has none.
     pub(super) latest: AcceptedSocket,
     pub(super) io: IoCounters,
+    /// By what its host is limited.
+    pub(super) limit: HostLimit,
     pub(super) times: CommandTimes,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<JoinRequest>,

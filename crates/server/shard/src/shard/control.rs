@@ -96,6 +96,7 @@ impl Shard {
             ControlRequest::DropVolume(volume) => {
                 self.iscsi.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
+                self.release_throttled(cx, Some(volume));
                 // Who asked before has lost patience, or would not ask again.
                 self.requests.drops.retain(|(_, known)| *known != volume);
                 self.requests.drops.push((id, volume));
@@ -186,6 +187,7 @@ impl Shard {
         let old = std::mem::replace(&mut self.parts.exports, exports);
         self.nvme.apply_exports_to_controllers(cx, &mut self.parts);
         self.iscsi.apply_exports_to_sessions(cx, &mut self.parts);
+        self.update_limits(cx);
         old
     }
 
@@ -206,6 +208,8 @@ impl Shard {
         let deadline = cx.now + grace;
         self.parts.stopping =
             Some(StopProgress { request: id, deadline, flushing: None, in_doubt: false, told: false });
+        // What is in flight is to be answered in time.
+        self.release_throttled(cx, None);
         let tags: Vec<Tag> = self.parts.conns.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             match self.parts.conns.get_mut(tag).map(|conn| &mut conn.kind) {

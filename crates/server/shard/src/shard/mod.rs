@@ -20,6 +20,7 @@ mod operations;
 mod outbox;
 mod payload_step;
 mod protocol_front;
+mod throttle;
 mod unauthenticated_conns;
 mod volume_events;
 
@@ -29,14 +30,14 @@ use buf::{Cx, Errno, Time};
 use endpoint::{
     AcceptedSocket, Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId,
 };
-use stream::{Received, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp, Tag};
 use volume::{DiskOp, RequestId, VolumeId, VolumeRequest};
 
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
 
-use connections::{Connections, JoinRequest};
+use connections::{ConnKind, Connections, JoinRequest};
 use control::{PendingRequests, StopProgress};
 use deferred_steps::DeferredSteps;
 use iscsi::IscsiFront;
@@ -48,6 +49,7 @@ use network_backends::RemoteBackends;
 use nvme::NvmeFront;
 use outbox::Outbox;
 use protocol_front::ProtocolFront;
+use throttle::ThrottledSteps;
 use unauthenticated_conns::UnauthenticatedConns;
 
 /// The shard that keeps the directory of sessions.
@@ -81,12 +83,45 @@ struct SharedParts {
     volumes: LocalVolumes,
     memory_waiters: MemoryWaiters,
     deferred: DeferredSteps,
+    throttled: ThrottledSteps,
     outbox: Outbox,
     stopping: Option<StopProgress>,
     log: Log,
 }
 
 impl SharedParts {
+    /// Whether commands of a connection on a volume may have to wait for limits.
+    fn is_limited(&self, conn: Tag, volume: VolumeId) -> bool {
+        let of_host = match self.conns.get(conn).map(|conn| &conn.kind) {
+            Some(ConnKind::Session(session)) => session.limit.limiter.is_some(),
+            Some(ConnKind::Queue(queue)) => queue.limit.limiter.is_some(),
+            Some(ConnKind::Login(_)) | None => false,
+        };
+        of_host || self.exports.volume_limits.contains_key(&volume)
+    }
+
+    /// Connections are limited by the exports of now.
+    fn update_host_limits(&mut self) {
+        for (_, conn) in self.conns.iter_mut() {
+            match &mut conn.kind {
+                ConnKind::Session(session) => {
+                    let target = session.target.as_deref();
+                    let by = session.links.first().map_or(session.latest, |link| link.accepted);
+                    session.limit.limiter = target.and_then(|target| {
+                        self.exports.limiter_of_initiator(target, &session.initiator, &by)
+                    });
+                }
+                ConnKind::Queue(queue) => {
+                    let limiter = queue
+                        .open_names()
+                        .and_then(|names| self.exports.limiter_of_host(names, &queue.accepted));
+                    queue.limit.limiter = limiter;
+                }
+                ConnKind::Login(_) => {}
+            }
+        }
+    }
+
     /// Asks a volume's home for what a server wants of it.
     fn post_request(&mut self, volume: VolumeId, id: RequestId, request: VolumeRequest) {
         let home = self.volumes.home_of(volume);
@@ -99,7 +134,7 @@ impl Shard {
     pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
         assert!(id.0 < shards, "a shard is one of the daemon's");
         let iscsi = IscsiFront::new(id, shards, exports.admission.sessions);
-        let parts = SharedParts {
+        let mut parts = SharedParts {
             id,
             shards,
             exports,
@@ -108,10 +143,12 @@ impl Shard {
             volumes: LocalVolumes::new(id, shards),
             memory_waiters: MemoryWaiters::default(),
             deferred: DeferredSteps::default(),
+            throttled: ThrottledSteps::default(),
             outbox: Outbox::new(id, shards),
             stopping: None,
             log: Log::default(),
         };
+        parts.throttled.set_in_force(parts.exports.has_limits());
         Shard {
             parts,
             iscsi,
@@ -273,6 +310,7 @@ impl Endpoint for Shard {
         self.iscsi.handle_pending_sessions_timeout(cx, &mut self.parts);
         self.handle_stop_timeout(cx);
         self.resume_deferred(cx);
+        self.resume_throttled(cx);
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -358,6 +396,7 @@ impl Endpoint for Shard {
             self.parts.conns.timers.next_time(),
             self.parts.volumes.poll_timeout(),
             self.nvme.server.poll_timeout(),
+            self.parts.throttled.poll_timeout(),
         ];
         times.into_iter().chain(own).flatten().min()
     }

@@ -11,6 +11,7 @@ use volume::{Io, IoId, VolumeId};
 
 use super::command_times::CommandTimes;
 use super::local_volumes::LocalVolumes;
+use super::throttle::HostLimit;
 
 /// The peer is to send `len` bytes of a command's payload, from `at` on.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,8 @@ pub(super) struct ReceiveStep<C> {
     pub(super) command: C,
     pub(super) at: u32,
     pub(super) len: u32,
+    /// The volume for whose blocks they are; `None`: they are parameters.
+    pub(super) volume: Option<VolumeId>,
 }
 
 /// A volume is to carry this out.
@@ -125,6 +128,9 @@ pub(super) trait CommandConn {
 
     /// The protocol, and what waits for the peer.
     fn protocol_and_parked(&mut self) -> (&mut Self::PeerConnection, &mut ParkedSteps<Self::Command>);
+
+    /// By what its host is limited.
+    fn host_limit(&self) -> &HostLimit;
 
     /// How long its commands took and take.
     fn times_mut(&mut self) -> &mut CommandTimes;

@@ -20,7 +20,9 @@ use super::connections::Connections;
 use super::local_volumes::LocalVolumes;
 use super::operations::OperationCommands;
 use super::payload_step::{AnyStep, CommandConn, IoStep, ParkedSteps, PayloadStep, ReceiveStep, RetryStep};
+use super::throttle::{LimitsOfStep, charge_of_io};
 use crate::message::Message;
+use crate::rate_limit::Charge;
 
 /// What the server of a front wants.
 type StepOf<F> =
@@ -131,8 +133,9 @@ pub(super) trait ProtocolFront: Sized {
 
     fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, step: StepOf<Self>) {
         match step {
-            CommandStep::Receive { command, at, len } => {
-                self.start_payload_step(cx, parts, PayloadStep::Receive(ReceiveStep { command, at, len }));
+            CommandStep::Receive { command, at, len, volume } => {
+                let receive = ReceiveStep { command, at, len, volume };
+                self.start_payload_step(cx, parts, PayloadStep::Receive(receive));
             }
             CommandStep::AwaitMemory { command, class, len } => {
                 self.start_payload_step(cx, parts, PayloadStep::Retry(RetryStep { command, class, len }));
@@ -168,8 +171,58 @@ pub(super) trait ProtocolFront: Sized {
         }
     }
 
-    /// A step begins when it is its turn.
+    /// A step begins when the limits of its volume and host let it.
     fn start_payload_step(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        step: PayloadStep<Self::Command>,
+    ) {
+        if parts.throttled.is_in_force()
+            && let Some((limits, charge)) = self.limits_of_step(parts, &step)
+            && !parts.throttled.try_pass(cx.now, &limits, charge)
+        {
+            return parts.throttled.push(cx.now, &limits, charge, Self::into_any_step(step));
+        }
+        self.start_passed_step(cx, parts, step);
+    }
+
+    /// What limits a step, and what it takes from that; `None`: nothing does.
+    fn limits_of_step(
+        &self,
+        parts: &mut SharedParts,
+        step: &PayloadStep<Self::Command>,
+    ) -> Option<(LimitsOfStep, Charge)> {
+        let (command, volume) = match step {
+            PayloadStep::Receive(receive) => (receive.command, receive.volume?),
+            PayloadStep::Io(step) => (step.command, step.volume),
+            PayloadStep::Retry(_) => return None,
+        };
+        let limiter = parts.exports.volume_limits.get(&volume);
+        let conn = Self::conn_mut(&mut parts.conns, self.conn_of(command)?)?;
+        if limiter.is_none() && conn.host_limit().limiter.is_none() {
+            return None;
+        }
+        let tag = Self::tag_of(command);
+        let charge = match step {
+            // What came with its command stands in the stream: its operation waits instead.
+            PayloadStep::Receive(_) if conn.memory_class(tag) != MemoryClass::Solicited => return None,
+            PayloadStep::Receive(receive) => {
+                conn.times_mut().set_paid(tag);
+                Charge { operations: 1, bytes: receive.len.into() }
+            }
+            PayloadStep::Io(step) => {
+                let logical = parts.volumes.get(volume)?.gate.view().geometry.logical;
+                charge_of_io(step, logical, || conn.times_mut().take_paid(tag))?
+            }
+            PayloadStep::Retry(_) => return None,
+        };
+        let host = conn.host_limit().clone();
+        Some((LimitsOfStep { host, volume: (volume, limiter.cloned()) }, charge))
+    }
+
+    /// A step begins when it is its turn.
+    fn start_passed_step(
         &mut self,
         cx: &mut Cx<'_>,
         parts: &mut SharedParts,
@@ -307,7 +360,7 @@ pub(super) trait ProtocolFront: Sized {
         step: PayloadStep<Self::Command>,
     ) -> Option<PayloadStep<Self::Command>> {
         match step {
-            PayloadStep::Receive(ReceiveStep { command, at, len }) => {
+            PayloadStep::Receive(ReceiveStep { command, at, len, .. }) => {
                 let Some(memory) = cx.pool.take_sg(self.memory_class(parts, command), len as usize) else {
                     return Some(step);
                 };
@@ -334,6 +387,7 @@ pub(super) trait ProtocolFront: Sized {
     /// A command that has ended wants no memory for its payload any more.
     fn forget_transfers(&mut self, parts: &mut SharedParts, ended: Self::Command) {
         parts.memory_waiters.remove_transfers::<Self>(|command| command == ended);
+        parts.throttled.remove_transfers::<Self>(|command| command == ended);
         self.with_conn(&mut parts.conns, ended, |conn, _| {
             conn.protocol_and_parked().1.remove_transfers(ended)
         });
@@ -351,7 +405,8 @@ pub(super) trait ProtocolFront: Sized {
         let conn = self.conn_of(command).and_then(|tag| Self::conn_mut(&mut parts.conns, tag));
         let waits = conn.is_some_and(|conn| conn.protocol_and_parked().1.remove_io(id))
             || parts.memory_waiters.remove_io(id)
-            || parts.deferred.remove(id);
+            || parts.deferred.remove(id)
+            || parts.throttled.remove_io(id);
         if waits {
             let result = Err(Failure::Failed(Fault::Aborted));
             self.handle_io_done(cx, IoCompletion { id, result, payload: Payload::None });

@@ -2,7 +2,9 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use volume::{Ack, IdSpace, IoCompletion, OperationTimes, ViewUpdate, VolumeAnswer, VolumeId};
+use volume::{
+    Ack, IdSpace, IoCompletion, OperationTimes, UnservableReason, ViewUpdate, VolumeAnswer, VolumeId,
+};
 
 use super::Shard;
 use super::local_volumes::STOP_FLUSH_ID;
@@ -97,6 +99,10 @@ impl Shard {
             }
         }
         self.parts.volumes.mark_pending(volume);
+        if update.view.not_ready == Some(UnservableReason::Removed) {
+            // What waits for its limits is refused now: nothing of it comes any more.
+            self.release_throttled(cx, Some(volume));
+        }
     }
 
     /// A volume's home has answered.

@@ -64,6 +64,7 @@ fn exports(near: Way, far: Way) -> Arc<Exports> {
             locals: vec![],
             auth: if way == Way::Secret { chap.clone() } else { AuthPolicy::None },
             luns: LunMask::All { read_only },
+            limiter: None,
         });
         host_rules.push(HostRule {
             hosts: vec![],
@@ -71,6 +72,7 @@ fn exports(near: Way, far: Way) -> Arc<Exports> {
             sources: vec![network(address)],
             auth: if way == Way::Secret { HostAuth::Required(secret.clone()) } else { HostAuth::None },
             namespaces: NamespaceMask::All { read_only },
+            limiter: None,
         });
     }
     exports.targets[0].rules = rules;

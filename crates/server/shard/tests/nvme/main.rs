@@ -12,6 +12,7 @@ mod keys;
 mod latency;
 mod leaving;
 mod lent;
+mod limits;
 mod proofs;
 mod queues;
 

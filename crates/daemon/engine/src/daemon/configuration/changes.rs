@@ -1,6 +1,8 @@
 //! The changes of a configuration as `plan` and `apply` report them: what each means for volumes as they are, and which
 //! cannot be made while the daemon runs.
 
+use shard::RateLimits;
+
 use super::super::{ServedState, resize::check_new_size};
 use config::{
     difference::{Action, Change, Effect, Item, KeyChange},
@@ -119,4 +121,14 @@ pub(super) fn colliding(old: &Plan, new: &Plan) -> Vec<String> {
         }
     }
     all
+}
+
+/// Volumes of both plans that are limited otherwise by the new one.
+pub(super) fn limited(old: &Plan, new: &Plan) -> Vec<(String, RateLimits)> {
+    let changed = |volume: &&Volume| {
+        let before = old.volumes.iter().find(|other| other.name == volume.name);
+        before.is_some_and(|before| before.spec.limits != volume.spec.limits)
+    };
+    let all = new.volumes.iter().filter(changed);
+    all.map(|volume| (volume.name.to_string(), volume.spec.limits.checked_rates())).collect()
 }

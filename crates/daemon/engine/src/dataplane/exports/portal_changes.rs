@@ -43,6 +43,7 @@ impl FixedSettings {
         // Hosts connect by them again whatever else changes; changed secrets void them when the plan is in force.
         settings.generated = before.generated.clone();
         settings.blocked = before.blocked.clone();
+        settings.host_limiters.keep_of(&before.host_limiters);
         settings.next_listener = before.next_listener;
         settings.listeners.clear();
         let mut changes = PortalChanges::default();

@@ -276,7 +276,7 @@ impl Harness {
 
     fn run_step(&mut self, shard: usize, step: Step) {
         match step {
-            Step::Receive { command, at, len } => {
+            Step::Receive { command, at, len, .. } => {
                 assert!(at == 0 && len > 0 && self.live[&(shard, command)].len() >= len as usize);
                 self.receives.push(((shard, command), len));
             }

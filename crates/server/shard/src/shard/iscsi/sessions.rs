@@ -28,6 +28,7 @@ use crate::shard::command_times::CommandTimes;
 use crate::shard::connections::{Conn, ConnKind, Connections, Session, SessionLink};
 use crate::shard::payload_step::ParkedSteps;
 use crate::shard::protocol_front::ProtocolFront;
+use crate::shard::throttle::HostLimit;
 use crate::shard::{DIRECTORY_SHARD, SharedParts, set_slot};
 
 impl IscsiFront {
@@ -92,8 +93,12 @@ impl IscsiFront {
         let placed = parts
             .exports
             .placement_outcome(&placement_query(&established.identity, &handoff.accepted), parts.id);
+        let limiter = target
+            .as_deref()
+            .and_then(|target| parts.exports.limiter_of_initiator(target, &initiator, &handoff.accepted));
         let session = Session {
             proto,
+            limit: HostLimit::new(&initiator, limiter),
             placed,
             tsih: established.tsih,
             initiator: initiator.clone(),

@@ -38,6 +38,9 @@ impl IscsiFront {
         arrived: &IncomingCommand<'_>,
     ) -> bool {
         let Some(io) = self.server.inline_io_for(key.nexus, arrived) else { return false };
+        if parts.throttled.is_in_force() && parts.is_limited(conn, io.volume) {
+            return false;
+        }
         let Some(session) = parts.conns.session_mut(conn) else { return false };
         let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
         let (proto, parked) = session.protocol_and_parked();

@@ -23,6 +23,7 @@ use crate::exports::{Exports, SubsystemExport};
 use crate::log::ConnectFailure;
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::protocol_front::ProtocolFront;
+use crate::shard::throttle::HostLimit;
 use crate::shard::{SharedParts, set_slot};
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
@@ -90,6 +91,8 @@ impl NvmeFront {
         let completion = self.server.connect_completion(key);
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         queue.key = Some(key);
+        let limiter = parts.exports.limiter_of_host(&connecting.names, &queue.accepted);
+        queue.limit = HostLimit::new(connecting.names.host.as_str(), limiter);
         queue.state =
             QueueState::Open(Box::new(OpenQueue { key, cntlid, qid, names: connecting.names, admin }));
         queue.proto.respond(cx, tag, completion);

@@ -11,6 +11,7 @@ use stream::{Connection, ConnectionClose, Tag, TargetConnection};
 use crate::message::QueueGrant;
 use crate::shard::command_times::CommandTimes;
 use crate::shard::payload_step::{CommandConn, ParkedSteps};
+use crate::shard::throttle::HostLimit;
 
 /// A connection of an NVMe host.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(in crate::shard) struct QueueConn {
     pub(in crate::shard) accepted: AcceptedSocket,
     pub(in crate::shard) state: QueueState,
     pub(in crate::shard) parked: ParkedSteps<CommandKey>,
+    /// By what its host is limited.
+    pub(in crate::shard) limit: HostLimit,
     pub(in crate::shard) times: CommandTimes,
     /// Its key at the server, also while its commands end.
     pub(in crate::shard) key: Option<QueueKey>,
@@ -87,6 +90,7 @@ impl QueueConn {
             accepted,
             state: QueueState::AwaitingConnect,
             parked: ParkedSteps::default(),
+            limit: HostLimit::default(),
             times: CommandTimes::new(now),
             key: None,
             is_stranger,
@@ -158,6 +162,10 @@ impl CommandConn for QueueConn {
 
     fn has_read_reserved(&self, tag: Tag, len: u32) -> bool {
         self.proto.has_read_reserved(tag, len)
+    }
+
+    fn host_limit(&self) -> &HostLimit {
+        &self.limit
     }
 
     fn memory_class(&self, tag: Tag) -> MemoryClass {

@@ -61,6 +61,7 @@ impl NvmeFront {
     /// What a queue that ends waits to move is not wanted any more.
     pub(super) fn forget_transfers_of_queue(&mut self, parts: &mut SharedParts, key: QueueKey) {
         parts.memory_waiters.remove_transfers::<Self>(|command| command.queue == key);
+        parts.throttled.remove_transfers::<Self>(|command| command.queue == key);
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
@@ -74,6 +75,9 @@ impl NvmeFront {
         data_out: u32,
     ) -> bool {
         let Some(io) = self.server.inline_io_for(cx.now, key, sqe, data_out) else { return false };
+        if parts.throttled.is_in_force() && parts.is_limited(conn, io.volume) {
+            return false;
+        }
         let Some(queue) = parts.conns.queue_mut(conn) else { return false };
         let (who, tag) = (self.server.nexus(key.queue), Tag::from_bits(key.tag));
         let (proto, parked) = queue.protocol_and_parked();
