@@ -48,6 +48,9 @@ impl Backend for LegBackend {
     fn geometry(&self) -> Geometry {
         each!(self, leg => leg.geometry())
     }
+    fn erase_max(&self) -> u32 {
+        each!(self, leg => leg.erase_max())
+    }
     fn is_read_only(&self) -> bool {
         each!(self, leg => leg.is_read_only())
     }

@@ -332,6 +332,12 @@ impl<L: Backend + OutboundSockets> Backend for Stripe<L> {
         self.geometry
     }
 
+    /// A leg's part of a span is no longer than the span.
+    fn erase_max(&self) -> u32 {
+        let legs = self.legs.iter().map(|leg| leg.volume.erase_max());
+        legs.min().unwrap_or(self.geometry.max_io)
+    }
+
     fn is_read_only(&self) -> bool {
         self.legs.iter().any(|leg| leg.volume.is_read_only())
     }

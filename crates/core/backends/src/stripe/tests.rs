@@ -502,3 +502,13 @@ fn the_operator_hears_of_a_path_that_a_leg_elsewhere_has_lost() {
     assert_eq!(stripe.poll_operator_notice(), Some(OperatorNotice::PathUp { path: (Some(1), 3) }));
     assert_eq!(stripe.poll_operator_notice(), None);
 }
+
+#[test]
+fn a_stripe_erases_at_once_what_each_leg_does() {
+    let rig = Rig::new(3, 8, &[100], 1);
+    assert_eq!(rig.stripe.erase_max(), rig.stripe.geometry().max_io);
+    for (hand, most) in rig.hands.iter().zip([32 << 20, 8 << 20, 16 << 20]) {
+        hand.borrow_mut().erase_max = Some(most);
+    }
+    assert_eq!(rig.stripe.erase_max(), 8 << 20);
+}

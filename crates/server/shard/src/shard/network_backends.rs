@@ -39,6 +39,10 @@ impl Backend for RemoteBackend {
         self.0.borrow().remote.geometry()
     }
 
+    fn erase_max(&self) -> u32 {
+        self.0.borrow().remote.erase_max()
+    }
+
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         self.0.borrow_mut().remote.submit(cx, io);
     }
@@ -358,5 +362,40 @@ impl Shard {
         let requests = [resized.map(VolumeRequest::Resize), protected.map(VolumeRequest::BackingReadOnly)];
         requests.into_iter().flatten().for_each(|request| self.request_without_reply(cx, volume, request));
         again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backends::{LegBackend, Stripe};
+
+    /// A disk that erases more at once than it transfers.
+    struct Erasing;
+
+    impl Backend for Erasing {
+        fn geometry(&self) -> Geometry {
+            Geometry { blocks: 1 << 20, logical: 512, max_io: 1 << 20, ..Geometry::UNKNOWN }
+        }
+        fn erase_max(&self) -> u32 {
+            32 << 20
+        }
+        fn submit(&mut self, _: &mut Cx<'_>, io: Io) {
+            panic!("nothing is submitted, and {:?} came", io.op);
+        }
+        fn cancel(&mut self, _: IoId) {}
+        fn poll_done(&mut self) -> Option<IoCompletion> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_stripe_erases_as_much_at_once_as_its_legs() {
+        let legs = (0..2).map(|_| (LegBackend::Local(Box::new(Erasing)), None)).collect();
+        let stripe = Stripe::new(legs, 1 << 20, None, None);
+        let geometry = stripe.geometry();
+        let mut remotes = RemoteBackends::new();
+        let (_, backend) = remotes.insert(VolumeId(0), geometry, Box::new(stripe));
+        assert_eq!((geometry.max_io, backend.erase_max()), (1 << 20, 32 << 20));
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Hand {
     pub(super) flushes: u32,
     /// The most pieces of memory that an operation has brought.
     pub(super) pieces: usize,
+    /// The most that it erases at once; `None`: no more than it transfers.
+    pub(super) erase_max: Option<u32>,
     /// What its operator should hear of.
     pub(super) remark: Option<OperatorNotice>,
 }
@@ -111,6 +113,11 @@ impl Backend for Slow {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
+
+    fn erase_max(&self) -> u32 {
+        self.hand.borrow().erase_max.unwrap_or(self.geometry.max_io)
+    }
+
     fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
         self.hand.borrow_mut().waiting.push(io);
     }
