@@ -240,6 +240,7 @@ impl LinkSender {
     /// Drops what waits: the link is over.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+        drop(self.transmit_queue.take_unsent());
         self.answer_times.clear();
     }
 

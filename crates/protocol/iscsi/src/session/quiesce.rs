@@ -13,6 +13,7 @@ use super::request::{Request, ScsiCommand};
 use super::task::{TaskKind, TaskState};
 use super::tasks::SessionTasks;
 use crate::wire::Sn;
+use buf::Cx;
 use stream::{LinkNumber, SendOp, Tag, TargetEvent};
 
 impl TargetSession {
@@ -40,13 +41,14 @@ impl TargetSession {
 
     /// A batch comes back of which the socket took only the first `written` bytes, because sending was stopped. The
     /// rest goes out before anything else.
-    pub fn handle_send_cut(&mut self, link: LinkNumber, op: SendOp, written: usize) {
+    pub fn handle_send_cut(&mut self, cx: &mut Cx<'_>, link: LinkNumber, op: SendOp, written: usize) {
         if let Some(link) = self.tasks.links.get_mut(link) {
             link.tx.keep_unsent(op, written);
             if !link.is_open_or_sending() {
                 drop(link.tx.transmit_queue.take_unsent());
             }
         }
+        self.finish_closing(cx.now);
     }
 }
 

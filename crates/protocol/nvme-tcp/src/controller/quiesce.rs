@@ -54,6 +54,7 @@ impl ControllerQueue {
         if self.is_over() {
             drop(self.out.take_unsent());
         }
+        self.finish_closing();
     }
 
     pub(super) fn announce_withdrawn(&mut self) {

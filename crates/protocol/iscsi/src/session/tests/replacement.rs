@@ -343,7 +343,7 @@ impl History {
         let written = self.below(op.len + 1);
         let bytes = testkit::delivery::send_op_bytes(&op);
         self.peer.ends[side].sent.extend(&bytes[..written]);
-        self.peer.session.handle_send_cut(link, op, written);
+        self.peer.with_cx(|session, cx| session.handle_send_cut(cx, link, op, written));
         self.cut_sends += 1;
     }
 

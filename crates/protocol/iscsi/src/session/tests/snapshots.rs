@@ -105,6 +105,35 @@ fn a_session_that_is_lost_at_rest_ends_as_any_other() {
     assert_eq!(peer.session.tasks_in_work(), 0);
 }
 
+/// What was made bytes of for another process dies with the link.
+#[test]
+fn a_link_that_is_lost_sends_nothing_more() {
+    let mut peer = ScriptedInitiator::keeping();
+    peer.talk(&pdu(&read(0, 0, 9000), &[]));
+    let (tag, _) = peer.kept.pop().unwrap();
+    peer.send_read(tag, 0, 9000);
+    bring_to_rest(&mut peer, Vec::new());
+    peer.with_cx(|session, cx| session.save(cx)).unwrap();
+    assert!(peer.link_state(0).tx.transmit_queue.unsent_len() > 9000);
+    peer.with_cx(|session, cx| session.close(cx, ConnectionClose::Now));
+    peer.pump();
+    assert!(peer.closed && peer.ends[0].sent.is_empty());
+}
+
+#[test]
+fn a_batch_that_comes_back_to_a_lost_link_is_the_last_that_its_session_waits_for() {
+    let mut peer = ScriptedInitiator::keeping();
+    peer.talk(&pdu(&read(0, 0, 9000), &[]));
+    let (tag, _) = peer.kept.pop().unwrap();
+    peer.send_read(tag, 0, 9000);
+    let op = peer.with_cx(|session, cx| session.poll_send(cx, LinkNumber(0))).unwrap();
+    bring_to_rest(&mut peer, Vec::new());
+    peer.with_cx(|session, cx| session.close(cx, ConnectionClose::Now));
+    assert!(!peer.session.poll_nexus_end());
+    peer.with_cx(|session, cx| session.handle_send_cut(cx, LinkNumber(0), op, 100));
+    assert!(peer.session.poll_nexus_end() && peer.pool.usage().lent == 0);
+}
+
 #[test]
 fn what_cannot_be_saved_is_refused_by_name() {
     let refusal = |peer: &mut ScriptedInitiator| peer.with_cx(|session, cx| session.save(cx)).unwrap_err();

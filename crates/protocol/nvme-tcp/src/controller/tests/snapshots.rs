@@ -109,6 +109,38 @@ fn a_queue_that_is_lost_at_rest_ends_as_any_other() {
     assert_eq!(pair.queue.tasks_in_work(), 0);
 }
 
+/// What was made bytes of for another process dies with the link.
+#[test]
+fn a_link_that_is_lost_sends_nothing_more() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    pair.command(&read(0, 0, 9000), &[]);
+    let (tag, _) = pair.kept.pop().unwrap();
+    pair.send_read(tag, 0, 9000);
+    bring_to_rest(&mut pair, Vec::new());
+    pair.with_cx(|queue, cx| queue.save(cx)).unwrap();
+    assert!(pair.queue.out.kernel_bytes() > 9000);
+    pair.with_cx(|queue, cx| queue.close(cx, ConnectionClose::Now));
+    pair.pump();
+    assert!(pair.sent.is_empty());
+    pair.assert_gone();
+}
+
+#[test]
+fn a_batch_that_comes_back_to_a_lost_link_is_the_last_that_its_queue_waits_for() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    pair.command(&read(0, 0, 9000), &[]);
+    let (tag, _) = pair.kept.pop().unwrap();
+    pair.send_read(tag, 0, 9000);
+    let op = pair.with_cx(|queue, cx| queue.poll_send(cx, LINK)).unwrap();
+    bring_to_rest(&mut pair, Vec::new());
+    pair.with_cx(|queue, cx| queue.close(cx, ConnectionClose::Now));
+    assert!(pair.queue.poll_event().is_none());
+    pair.queue.handle_send_cut(op, 100);
+    assert!(matches!(pair.queue.poll_event(), Some(TargetEvent::Closed)) && pair.pool.usage().lent == 0);
+}
+
 #[test]
 fn what_cannot_be_saved_is_refused_by_name() {
     let refusal = |pair: &mut Pair| pair.with_cx(|queue, cx| queue.save(cx)).unwrap_err();
