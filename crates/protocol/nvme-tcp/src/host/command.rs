@@ -29,6 +29,8 @@ pub(super) struct Command {
     pub(super) last: bool,
     /// A data digest was wrong.
     pub(super) digest_failed: bool,
+    /// How much data comes is the controller's choice: its memory is cut to what came.
+    pub(super) accepts_short_data: bool,
 }
 
 /// A command's memory.
@@ -47,7 +49,12 @@ pub(super) enum CommandData {
 impl HostQueue {
     /// Starts a command; gives it back if it may not be in work now. CID, PSDT and the data pointer
     /// are set here.
-    pub(super) fn start_command(&mut self, mut sqe: Sqe, payload: Payload) -> Result<Tag, (Sqe, Payload)> {
+    pub(super) fn start_command(
+        &mut self,
+        mut sqe: Sqe,
+        payload: Payload,
+        accepts_short_data: bool,
+    ) -> Result<Tag, (Sqe, Payload)> {
         let Ok(len) = u32::try_from(payload.len()) else { return Err((sqe, payload)) };
         if !matches!(self.phase, QueuePhase::Connect | QueuePhase::Open)
             || self.role.commands.len() >= self.role.window
@@ -75,8 +82,17 @@ impl HostQueue {
             reserved: [0; 3],
             identifier: if in_capsule { SglDescriptor::IN_CAPSULE } else { SglDescriptor::TRANSPORT },
         };
-        let command =
-            Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, digest_failed: false };
+        let command = Command {
+            sqe,
+            data,
+            len,
+            next: 0,
+            r2ts: 0,
+            sent: false,
+            last: false,
+            digest_failed: false,
+            accepts_short_data,
+        };
         #[expect(clippy::unreachable, reason = "the window was looked at, and is smaller than the table")]
         let Ok(tag) = self.role.commands.insert(command) else {
             unreachable!("the window is smaller than the table")
@@ -169,15 +185,17 @@ impl HostQueue {
             CommandData::None => Payload::None,
             CommandData::In(data) => {
                 let mut data = data.unwrap_or_default();
-                if short && !data.is_empty() {
+                if short && command.accepts_short_data {
+                    data.truncate(command.next as usize);
+                } else if short && !data.is_empty() {
                     data.zero(command.next as usize..command.len as usize);
                 }
                 let failure = if command.digest_failed {
                     Some(Status::TRANSIENT_TRANSPORT_ERROR)
                 } else {
                     // Authentication Receive names the room that there is (AL), not what must come.
-                    let fabrics = command.sqe.opcode == Opcode::FABRICS;
-                    (short && !fabrics).then_some(Status::DATA_TRANSFER_ERROR)
+                    let exact = command.sqe.opcode != Opcode::FABRICS && !command.accepts_short_data;
+                    (short && exact).then_some(Status::DATA_TRANSFER_ERROR)
                 };
                 if let (Some(status), true) = (failure, cqe.completion().status.is_success()) {
                     cqe = Cqe::new(status.into(), cid, cqe.sqhd.get());

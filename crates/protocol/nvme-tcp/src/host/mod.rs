@@ -160,6 +160,16 @@ impl HostQueue {
         }
     }
 
+    /// As [`HostConnection::submit`], for a command of which it is not known how much data it sends: success with
+    /// less data than there is memory is success, and the memory that comes back is cut to what came.
+    pub fn submit_accepting_short_data(
+        &mut self,
+        command: Sqe,
+        payload: Payload,
+    ) -> Result<Tag, (Sqe, Payload)> {
+        self.start_command(command, payload, true)
+    }
+
     /// Commands in work.
     pub fn commands_in_work(&self) -> usize {
         self.role.commands.len()
@@ -184,6 +194,6 @@ impl HostConnection for HostQueue {
         command: Self::Command,
         payload: Payload,
     ) -> Result<Tag, (Self::Command, Payload)> {
-        self.start_command(command, payload)
+        self.start_command(command, payload, false)
     }
 }

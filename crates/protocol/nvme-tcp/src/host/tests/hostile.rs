@@ -278,6 +278,38 @@ fn attack_100_a_read_that_is_short_fails_and_shows_nothing_old() {
     }
 }
 
+/// What is handed out of a command whose length is the controller's choice is what came, and not a byte of the
+/// memory behind it.
+#[test]
+fn memory_for_data_of_unknown_length_is_cut_to_what_came() {
+    for (bytes, came, status) in [
+        ([data(0, 512, LAST), end(0)].concat(), 512, Status::SUCCESS),
+        (data(0, 512, LAST | SUCCESS), 512, Status::SUCCESS),
+        (data(0, 8192, LAST | SUCCESS), 8192, Status::SUCCESS),
+        (end(0), 0, Status::SUCCESS),
+        ([data(0, 4096, 0), failed(0)].concat(), 4096, Status(0x4006)),
+    ] {
+        let mut lied = Lied::ready(0, false, 4096);
+        let mut memory: SgMut = lied.pool.take_sg(MemoryClass::Solicited, 8192).unwrap();
+        memory.copy_from(0, &[0xdd; 8192]);
+        lied.side.queue.submit_accepting_short_data(sqe(READ, 0), Payload::In(memory)).unwrap();
+        lied.say(&[]);
+        lied.say(&bytes);
+        let (answer, payload) = lied.completed().unwrap();
+        assert_eq!((answer.completion().status, payload.len()), (status, came));
+        let mut shown = vec![1; came];
+        payload.into_sg().copy_to(0, &mut shown);
+        assert!(shown.iter().all(|byte| *byte == 0xab));
+        assert_eq!(lied.side.violation, None);
+    }
+    // It may send less, and no more.
+    let mut lied = Lied::ready(0, false, 4096);
+    let memory = lied.pool.take_sg(MemoryClass::Solicited, 8192).unwrap();
+    lied.side.queue.submit_accepting_short_data(sqe(READ, 0), Payload::In(memory)).unwrap();
+    lied.say(&[]);
+    lied.cut_off_by(&data(0, 8196, LAST | SUCCESS), RANGE);
+}
+
 #[test]
 fn attack_101_success_before_the_last_and_a_last_that_is_missing() {
     Lied::busy(false).cut_off_by(&data(0, 512, SUCCESS), FatalError::invalid_field(1));
