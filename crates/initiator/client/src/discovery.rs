@@ -309,7 +309,7 @@ pub fn examine_path(text: &str) -> Result<PathExamination, Error> {
                     return Some(());
                 }
                 PathEvent::Changed(_) | PathEvent::ReservationsChanged | PathEvent::Fenced => {}
-                PathEvent::ReservationReply { .. } => {}
+                PathEvent::ReservationReply { .. } | PathEvent::RawDone(_) => {}
             }
         }
         if outcome.is_none() {

@@ -1,13 +1,14 @@
 //! Opens volumes and drives them on one thread.
 
 mod opening;
+mod raw_commands;
 mod reservations;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use buf::{Cx, MemoryClass, SgMut, Time};
-use multipath::{AnyPath, Client, HostIdentity, PathInfo, VolumeEvent, VolumeHandle};
+use multipath::{AnyPath, Client, HostIdentity, PathInfo, RawCompletion, VolumeEvent, VolumeHandle};
 use reactor::{Config, InlineReactor, SpawnError};
 use volume::{Geometry, Io, IoCompletion, IoId};
 
@@ -17,6 +18,7 @@ use crate::settings::Settings;
 use crate::volume_name::stripe_uuid;
 
 pub use opening::{fetch_secrets, resolve_addresses};
+pub use raw_commands::RawData;
 
 /// Remote volumes on one thread. See the crate.
 /// A loop of the caller's own, which waits for none of its volumes:
@@ -57,6 +59,8 @@ pub struct Initiator {
     identities: Vec<(VolumeHandle, Vec<PathIdentity>)>,
     /// Operations of other volumes that ended while one was waited for.
     pub(crate) ended: Vec<(VolumeHandle, IoCompletion)>,
+    /// Raw commands that ended while another was waited for.
+    raw_ended: Vec<(VolumeHandle, RawCompletion)>,
 }
 
 impl Initiator {
@@ -90,6 +94,7 @@ impl Initiator {
             inherited_numbers,
             identities: Vec::new(),
             ended: Vec::new(),
+            raw_ended: Vec::new(),
         })
     }
 
@@ -318,6 +323,7 @@ impl Initiator {
     pub fn drop_volume(&mut self, volume: VolumeHandle) {
         self.inline.with_endpoint(|client, _| client.drop_volume(volume));
         self.ended.retain(|(of, _)| *of != volume);
+        self.raw_ended.retain(|(of, _)| *of != volume);
         self.chunks.retain(|(of, _)| *of != volume);
         self.identities.retain(|(of, _)| *of != volume);
     }

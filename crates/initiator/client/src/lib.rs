@@ -48,12 +48,13 @@ mod volume_name;
 pub use discovery::{DiscoveredTarget, DiscoveryResult, PathExamination, discover_targets, examine_path};
 pub use error::{Error, ErrorKind};
 pub use identity::{IsidChoice, PathIdentity};
-pub use initiator::{Initiator, fetch_secrets, resolve_addresses};
+pub use initiator::{Initiator, RawData, fetch_secrets, resolve_addresses};
 pub use multipath::trace;
 pub use multipath::url::{Options, Url, parse_time};
 pub use multipath::{
-    PathInfo, PathState, Protocol, Registration, ReservationOp, Reservations, VolumeEvent, VolumeHandle,
-    VolumeInfo,
+    NvmeCommand, PathInfo, PathState, Protocol, RAW_COMMANDS_MAX, RAW_DATA_MAX, RawAnswer, RawCommand,
+    RawCompletion, RawError, RawRefusal, Registration, ReservationOp, Reservations, VolumeEvent,
+    VolumeHandle, VolumeInfo,
 };
 pub use reactor::IoChoice;
 pub use settings::Settings;

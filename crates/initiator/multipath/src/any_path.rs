@@ -20,6 +20,7 @@ use volume::{IoId, Op};
 use crate::iscsi::{self, IscsiPath};
 use crate::nvme::{self, NvmePath};
 use crate::path::{Path, PathEvent, Protocol, ReservationOp};
+use crate::raw_command::RawCommand;
 use crate::secret::Secret;
 use crate::trace::Trace;
 use crate::url::{TargetSelector, Url};
@@ -337,6 +338,7 @@ impl Path for AnyPath {
         fn connect(&mut self, cx: &mut Cx<'_>);
         fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
         fn submit_reservation_op(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationOp) -> Result<(), ReservationOp>;
+        fn submit_raw(&mut self, cx: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand>;
         fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
         fn fence(&mut self, cx: &mut Cx<'_>);
         fn target_portals(&self) -> Option<(&str, &[SocketAddr])>;

@@ -23,6 +23,7 @@ mod client;
 pub mod iscsi;
 pub mod nvme;
 mod path;
+mod raw_command;
 mod remote;
 mod secret;
 mod sockets_endpoint;
@@ -38,6 +39,10 @@ pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{
     DownReason, IoError, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations,
     VolumeInfo,
+};
+pub use raw_command::{
+    CDB_LEN_MAX, NvmeCommand, RAW_COMMANDS_MAX, RAW_DATA_MAX, RawAnswer, RawCommand, RawCompletion, RawError,
+    RawRefusal,
 };
 pub use remote::{
     ExpectedVolume, IN_WORK_MAX, PathCounters, PathInfo, PathProblem, PathState, RESERVATION_OPS_MAX,

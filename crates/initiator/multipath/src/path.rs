@@ -15,6 +15,8 @@ use endpoint::OutboundSockets;
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{Failure, Geometry, Identity, IoId, Op, Outcome, PathAccess, Uuid};
 
+use crate::raw_command::{RawCommand, RawCompletion};
+
 /// Most paths of a volume: a bit of a `u32` each.
 pub const PATHS_MAX: usize = 32;
 
@@ -152,6 +154,8 @@ pub enum PathEvent {
         /// How.
         how: Result<Option<Reservations>, IoError>,
     },
+    /// A raw command has ended.
+    RawDone(RawCompletion),
     /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
     Fenced,
     /// There is no connection any more. The path stays down until [`Path::connect`].
@@ -177,7 +181,10 @@ pub trait Path: OutboundSockets {
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp>;
-    /// Asks that an operation end early. It still ends by [`PathEvent::Done`].
+    /// Sends a raw command; it ends by [`PathEvent::RawDone`]. Gives it back as [`Path::submit`] does.
+    fn submit_raw(&mut self, cx: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand>;
+    /// Asks that an operation, or a raw command, end early. It still ends by [`PathEvent::Done`] or
+    /// [`PathEvent::RawDone`].
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
     /// After operations whose fate is unknown: makes sure that none of them can land any more (the
     /// session reinstated, the controller reset, or the time over after which the target must have

@@ -305,7 +305,9 @@ impl IscsiPath {
                 RequestOwner::ReservationOp(request) => {
                     self.handle_reservation_ended(cx, request, response, payload)
                 }
+                RequestOwner::Raw(command) => self.handle_raw_command_ended(command, response, payload),
                 RequestOwner::Abort(operation) => self.handle_abort_response(cx, operation, &response),
+                RequestOwner::AbortRaw(command) => self.handle_raw_abort_response(cx, command, &response),
                 RequestOwner::Reset => self.handle_reset_response(cx, &response),
                 RequestOwner::Nobody => {}
             },

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use buf::{Cx, Payload};
+use buf::{Cx, Payload, Time};
 use iscsi::initiator::{Request, Response, TaskManagement};
 use iscsi::wire::{TmfFunction, TmfResponseCode};
 use stream::{HostConnection, Tag};
 use volume::{Failure, Fault, IoId};
 
 use super::operations::OperationState;
-use super::{IscsiPath, RequestOwner};
+use super::{IscsiPath, RequestOwner, Timeouts};
 use crate::{DownReason, IoError};
 
 /// How soon a function is offered again that found no room.
@@ -48,6 +48,41 @@ impl IscsiPath {
         }
     }
 
+    /// The owner wants a raw command to end early.
+    pub(super) fn cancel_raw_command(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        let Some((tag, _)) = self.raw_commands.iter().find(|(_, command)| command.id == id) else { return };
+        let Some(command) = self.raw_commands.get_mut(tag) else { return };
+        command.cancelled = true;
+        if let OperationState::Sent { .. } = command.state {
+            self.send_raw_abort_task(cx, tag);
+        }
+    }
+
+    fn send_raw_abort_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(OperationState::Sent { tag: command, .. }) =
+            self.raw_commands.get(tag).map(|command| command.state)
+        else {
+            return;
+        };
+        let owner = RequestOwner::AbortRaw(tag);
+        if self.submit_task_management(cx, TmfFunction::ABORT_TASK, Some(command), owner)
+            && let Some(pending) = self.raw_commands.get_mut(tag)
+        {
+            pending.state = OperationState::Aborting { tag: command, since: cx.now };
+            self.operations.schedule_timeout(cx.now + self.settings.timeouts.abort);
+        }
+    }
+
+    /// As [`handle_abort_response`](IscsiPath::handle_abort_response).
+    pub(super) fn handle_raw_abort_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: &Response) {
+        if let Some(command) = self.raw_commands.get_mut(tag)
+            && let (OperationState::Aborting { tag, .. }, false) = (command.state, is_abort_done(response))
+        {
+            command.state = OperationState::Stuck { tag };
+            self.operations.schedule_timeout(cx.now);
+        }
+    }
+
     fn submit_task_management(
         &mut self,
         cx: &mut Cx<'_>,
@@ -65,9 +100,8 @@ impl IscsiPath {
 
     /// ABORT TASK was answered. If it did what it is for, the operation has ended before it.
     pub(super) fn handle_abort_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: &Response) {
-        let done = matches!(response, Response::Task(TmfResponseCode::COMPLETE | TmfResponseCode::NO_TASK));
         if let Some(operation) = self.operations.slab.get_mut(tag)
-            && let (OperationState::Aborting { tag, .. }, false) = (operation.state, done)
+            && let (OperationState::Aborting { tag, .. }, false) = (operation.state, is_abort_done(response))
         {
             operation.state = OperationState::Stuck { tag };
             self.operations.schedule_timeout(cx.now);
@@ -88,37 +122,36 @@ impl IscsiPath {
         self.send_due_commands(cx);
         self.send_due_reservation_ops(cx);
         let (now, limits) = (cx.now, self.settings.timeouts.clone());
-        let mut late = Vec::new();
+        let (mut late, mut late_raw) = (Vec::new(), Vec::new());
         let mut reset = false;
         let mut next = self.resetting.map(|since| since + limits.reset);
         for (tag, operation) in self.operations.slab.iter_mut() {
-            let at = match operation.state {
-                OperationState::Due(at) => at,
-                OperationState::Sent { since, .. } if since + limits.command_timeout() > now => {
-                    since + limits.command_timeout()
-                }
-                OperationState::Sent { .. } => {
-                    late.push(tag);
-                    now + TMF_RETRY_DELAY
-                }
-                OperationState::Aborting { since, .. } if since + limits.abort > now => since + limits.abort,
-                OperationState::Aborting { tag, .. } => {
-                    operation.state = OperationState::Stuck { tag };
-                    reset = true;
-                    continue;
-                }
-                OperationState::Stuck { .. } => {
-                    reset = true;
-                    continue;
-                }
-            };
-            next = stream::earliest(next, Some(at));
+            match next_escalation(&mut operation.state, now, &limits) {
+                Escalation::At(at) => next = stream::earliest(next, Some(at)),
+                Escalation::AbortTask => late.push(tag),
+                Escalation::ResetUnit => reset = true,
+            }
+        }
+        for (tag, command) in self.raw_commands.iter_mut() {
+            match next_escalation(&mut command.state, now, &limits) {
+                // What its owner wants ended did not find room for that before.
+                Escalation::At(_) if command.cancelled && is_sent(command.state) => late_raw.push(tag),
+                Escalation::At(at) => next = stream::earliest(next, Some(at)),
+                Escalation::AbortTask => late_raw.push(tag),
+                Escalation::ResetUnit => reset = true,
+            }
+        }
+        if !late.is_empty() || !late_raw.is_empty() {
+            next = stream::earliest(next, Some(now + TMF_RETRY_DELAY));
         }
         if let Some(next) = next {
             self.operations.schedule_timeout(next);
         }
         for tag in late {
             self.send_abort_task(cx, tag);
+        }
+        for tag in late_raw {
+            self.send_raw_abort_task(cx, tag);
         }
         if self.resetting.is_some_and(|since| since + limits.reset <= now) {
             self.abort_session(cx, abort_and_reset_failed());
@@ -131,6 +164,40 @@ impl IscsiPath {
             }
         }
     }
+}
+
+/// What is due about a command.
+enum Escalation {
+    /// Nothing before this time.
+    At(Time),
+    AbortTask,
+    ResetUnit,
+}
+
+fn next_escalation(state: &mut OperationState, now: Time, limits: &Timeouts) -> Escalation {
+    match *state {
+        OperationState::Due(at) => Escalation::At(at),
+        OperationState::Sent { since, .. } if since + limits.command_timeout() > now => {
+            Escalation::At(since + limits.command_timeout())
+        }
+        OperationState::Sent { .. } => Escalation::AbortTask,
+        OperationState::Aborting { since, .. } if since + limits.abort > now => {
+            Escalation::At(since + limits.abort)
+        }
+        OperationState::Aborting { tag, .. } => {
+            *state = OperationState::Stuck { tag };
+            Escalation::ResetUnit
+        }
+        OperationState::Stuck { .. } => Escalation::ResetUnit,
+    }
+}
+
+fn is_sent(state: OperationState) -> bool {
+    matches!(state, OperationState::Sent { .. })
+}
+
+fn is_abort_done(response: &Response) -> bool {
+    matches!(response, Response::Task(TmfResponseCode::COMPLETE | TmfResponseCode::NO_TASK))
 }
 
 fn abort_and_reset_failed() -> DownReason {

@@ -20,6 +20,7 @@ mod operations;
 mod path_probe;
 mod plan;
 mod probe;
+mod raw_commands;
 mod reservation;
 mod sessions;
 mod settings;
@@ -37,13 +38,14 @@ use scsi::lun::{Lun, LunAddress};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::{IoId, Op};
 
-use crate::{DownReason, Path, PathEvent, Protocol, ReservationOp, Trace, VolumeInfo};
+use crate::{DownReason, Path, PathEvent, Protocol, RawCommand, ReservationOp, Trace, VolumeInfo};
 use connecting::{LoginAttempt, PathPhase};
 pub use discovery::{Discovery, DiscoverySettings};
 use disposition::FactsRefresh;
 use lost_session::LostSession;
 use operations::Operations;
 use probe::Probe;
+use raw_commands::{PATH_RAW_COMMANDS_MAX, PendingRawCommand};
 use reservation::{RESERVATION_REQUESTS_MAX, ReservationRequest};
 use sessions::{Sessions, SocketRequests, by_sessions};
 pub use settings::{PATH_COMMANDS_MAX, Settings, Timeouts};
@@ -60,8 +62,12 @@ enum RequestOwner {
     Probe,
     /// A request's command.
     ReservationOp(Tag),
+    /// A raw command.
+    Raw(Tag),
     /// ABORT TASK for an operation.
     Abort(Tag),
+    /// ABORT TASK for a raw command.
+    AbortRaw(Tag),
     /// LOGICAL UNIT RESET.
     Reset,
 }
@@ -134,6 +140,7 @@ pub struct IscsiPath {
     unknown: bool,
     operations: Operations,
     requests: Slab<ReservationRequest>,
+    raw_commands: Slab<PendingRawCommand>,
     owners: RequestOwners,
     /// A logical unit reset is under way, since then.
     resetting: Option<Time>,
@@ -190,6 +197,7 @@ impl IscsiPath {
             unknown: false,
             operations,
             requests: Slab::new(RESERVATION_REQUESTS_MAX),
+            raw_commands: Slab::new(PATH_RAW_COMMANDS_MAX),
             owners: RequestOwners::default(),
             resetting: None,
             probe: None,
@@ -242,8 +250,13 @@ impl Path for IscsiPath {
         self.start_reservation_op(cx, id, request)
     }
 
+    fn submit_raw(&mut self, cx: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand> {
+        self.start_raw_command(cx, id, command)
+    }
+
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
         self.cancel_operation(cx, id);
+        self.cancel_raw_command(cx, id);
     }
 
     fn fence(&mut self, cx: &mut Cx<'_>) {

@@ -33,6 +33,7 @@ mod operation;
 mod operations;
 mod queue_links;
 mod queue_setup;
+mod raw_commands;
 mod reservation;
 mod settings;
 mod status;
@@ -49,7 +50,7 @@ use stream::{Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
-use crate::{DownReason, Path, PathEvent, Protocol, ReservationOp, VolumeInfo};
+use crate::{DownReason, Path, PathEvent, Protocol, RawCommand, ReservationOp, VolumeInfo};
 
 pub use discovery::{
     CONTROLLERS_MAX, DiscoveredSubsystem, Discovery, DiscoveryReport, RECORDS_MAX, REFERRAL_HOPS_MAX,
@@ -64,6 +65,7 @@ use io_queues::IoQueues;
 use operation::{PathFacts, PendingOperation};
 use queue_links::{LinkEvent, LinkLoss, QueueId, QueueLinks, by_links};
 use queue_setup::{QueueSetup, SetupContext};
+use raw_commands::RawAdminCommands;
 
 /// How long it takes until memory or room is asked for again.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
@@ -127,6 +129,7 @@ pub struct NvmePath {
     info: Option<Arc<VolumeInfo>>,
     io_queues: IoQueues,
     operations: Slab<PendingOperation>,
+    raw_admin: RawAdminCommands,
     /// Operations that wait for memory or for room.
     parked: VecDeque<Tag>,
     /// When operations are looked over for those that take too long.
@@ -155,6 +158,7 @@ impl NvmePath {
             info: None,
             io_queues: IoQueues::default(),
             operations: Slab::new(0),
+            raw_admin: RawAdminCommands::default(),
             parked: VecDeque::new(),
             scan: None,
             retry: None,
@@ -198,6 +202,9 @@ impl NvmePath {
     fn handle_completed(&mut self, cx: &mut Cx<'_>, who: QueueId, tag: Tag, cqe: Cqe, payload: Payload) {
         if let Some(operation) = self.io_queues.find_queue(who).and_then(|queue| queue.take_operation(tag)) {
             self.watch.heard = true;
+            return self.handle_operation_ended(cx, operation, cqe, payload);
+        }
+        if let Some(operation) = self.raw_admin.take_operation(who, tag) {
             return self.handle_operation_ended(cx, operation, cqe, payload);
         }
         if let Some(purpose) = self.admin_commands.take_purpose(who, tag) {
@@ -414,6 +421,10 @@ impl Path for NvmePath {
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
         self.start_reservation_op(cx, id, request)
+    }
+
+    fn submit_raw(&mut self, cx: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand> {
+        self.start_raw_command(cx, id, command)
     }
 
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {

@@ -76,6 +76,8 @@ pub(super) enum RemainingCommands {
     Unmap { spans: Vec<Span>, at: usize, done: u64 },
     /// Something about reservations.
     ReservationOp(ReservationCommand),
+    /// A command of the caller's own, which was sent.
+    Raw,
 }
 
 /// What is known of the other side.
@@ -263,7 +265,7 @@ impl PathFacts {
         remaining: &RemainingCommands,
     ) -> Option<(Sqe, Payload, CommandProgress)> {
         match remaining {
-            RemainingCommands::Last => None,
+            RemainingCommands::Last | RemainingCommands::Raw => None,
             RemainingCommands::Range { opcode, flags, next, end, most } => {
                 let blocks = u64::from(*most).min(end - next);
                 let sqe = self.transfer_sqe(*opcode, *next, blocks as u32, *flags);
@@ -343,7 +345,7 @@ impl RemainingCommands {
     /// Whether no command is left to be sent.
     pub(super) fn is_done(&self) -> bool {
         match self {
-            RemainingCommands::Last => true,
+            RemainingCommands::Last | RemainingCommands::Raw => true,
             RemainingCommands::Range { next, end, .. } => next >= end,
             RemainingCommands::Unmap { spans, at, .. } => *at >= spans.len(),
             RemainingCommands::ReservationOp(reservation) => reservation.sent,

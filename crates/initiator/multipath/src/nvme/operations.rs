@@ -166,7 +166,7 @@ impl NvmePath {
     }
 
     /// A command of an operation was started.
-    fn note_command_sent(&mut self, operation: Tag, who: QueueId, command: Tag) {
+    pub(super) fn note_command_sent(&mut self, operation: Tag, who: QueueId, command: Tag) {
         if let Some(queue) = self.io_queues.find_queue(who) {
             queue.note_command_sent(command, operation);
         }
@@ -223,6 +223,10 @@ impl NvmePath {
 
     /// A command of an operation has ended.
     pub(super) fn handle_operation_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, cqe: Cqe, payload: Payload) {
+        let is_raw = |operation: &PendingOperation| matches!(operation.remaining, RemainingCommands::Raw);
+        if self.operations.get(tag).is_some_and(is_raw) {
+            return self.handle_raw_command_ended(cx, tag, cqe, payload);
+        }
         let status = cqe.completion().status;
         let ours = matches!(self.state, PathPhase::Closing(_))
             && status.without_retry_hints() == Status::HOST_PATH_ERROR;
@@ -269,8 +273,15 @@ impl NvmePath {
             return self.send_next_command(cx, tag);
         }
         self.finish_operation_if_idle(tag);
+        self.handle_operations_drained(cx);
+    }
+
+    /// An operation has ended, perhaps the last that a path waits for that ends.
+    pub(super) fn handle_operations_drained(&mut self, cx: &mut Cx<'_>) {
         if matches!(self.state, PathPhase::Closing(_)) {
             self.finish_closing();
+            // A fence may have waited for what was still coming back.
+            self.run_fence_timers(cx);
         } else if matches!(self.state, PathPhase::Ending { .. }) && self.operations.is_empty() {
             self.run_shutdown_timers(cx);
         }
@@ -354,6 +365,10 @@ impl NvmePath {
             let command = queue.commands_of(tag).next()?;
             Some((queue.who, self.links.host_queue(queue.who)?.command_id(command)?))
         });
+        let in_work = in_work.or_else(|| {
+            let command = self.raw_admin.command_of(tag)?;
+            Some((admin, self.links.host_queue(admin)?.command_id(command)?))
+        });
         let Some((who, cid)) = in_work else { return };
         let most = usize::from(known.controller.aborts).min(4);
         let until = Some(cx.now + self.settings.times.command);
@@ -376,7 +391,7 @@ impl NvmePath {
     }
 
     /// Operations are looked over from time to time as long as there are any.
-    fn schedule_timeout_scan(&mut self, now: Time) {
+    pub(super) fn schedule_timeout_scan(&mut self, now: Time) {
         if self.scan.is_none() && !self.operations.is_empty() {
             self.scan = Some(now + self.settings.times.operation / SCANS_PER_TIMEOUT);
         }

@@ -290,6 +290,21 @@ impl QueueLinks {
         Ok(tag)
     }
 
+    /// As [`QueueLinks::submit_command`], for a command of which it is not known how much data it sends.
+    pub(super) fn submit_raw_command(
+        &mut self,
+        who: QueueId,
+        sqe: Sqe,
+        payload: Payload,
+    ) -> Result<Tag, Payload> {
+        let Some(linked) = self.list.iter_mut().find(|linked| linked.who == who && !linked.over) else {
+            return Err(payload);
+        };
+        let tag = linked.core.submit_accepting_short_data(sqe, payload).map_err(|(_, payload)| payload)?;
+        mark_ready(linked, &mut self.ready);
+        Ok(tag)
+    }
+
     fn find_link(&mut self, link: LinkId) -> Option<&mut QueueLink> {
         // A name is used once, but its connection may be gone: what comes late is dropped.
         self.list.iter_mut().find(|linked| linked.link == link)

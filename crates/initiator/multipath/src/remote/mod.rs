@@ -14,7 +14,8 @@
 //!   (NVMe Base: a flush covers what its own controller completed), and at least one path has.
 //!
 //! Bounds: at most [`VolumeSettings::in_work`] operations are held, in all queues together, and as many results not
-//! yet taken; at most [`RESERVATION_OPS_MAX`] requests; [`PATHS_MAX`] paths. On the fast path nothing is allocated.
+//! yet taken; at most [`RESERVATION_OPS_MAX`] requests, [`RAW_COMMANDS_MAX`](crate::RAW_COMMANDS_MAX) raw commands,
+//! [`PATHS_MAX`] paths. On the fast path nothing is allocated.
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
 
@@ -22,6 +23,7 @@ mod dispatch;
 mod path_registering;
 mod path_slot;
 mod paths;
+mod raw_commands;
 mod registration;
 mod report;
 mod reservation;
@@ -49,8 +51,10 @@ pub use reservation::{RESERVATION_OPS_MAX, ReservationReply};
 pub use settings::{ExpectedVolume, IN_WORK_MAX, VolumeSettings, matches_serial};
 
 use crate::path::{PATHS_MAX, Path, VolumeInfo};
+use crate::raw_command::RawError;
 use path_registering::HostRegistrations;
 use path_slot::{PathSlot, PathSlots};
+use raw_commands::RawCommands;
 use reservation::PendingReservationOp;
 use tasks::{TaskState, Tasks};
 
@@ -101,6 +105,7 @@ pub struct RemoteVolume<P> {
     requests: Vec<PendingReservationOp>,
     registrations: HostRegistrations,
     replies: VecDeque<ReservationReply>,
+    raw: RawCommands,
     /// Sockets and connections that are wanted, and whose they are.
     links: SmallVec<[(LinkId, u8); 4]>,
     dials: SmallVec<[(DialId, u8, DialId); 4]>,
@@ -170,6 +175,7 @@ impl<P: Path> RemoteVolume<P> {
             requests: Vec::new(),
             registrations: HostRegistrations::default(),
             replies: VecDeque::new(),
+            raw: RawCommands::default(),
             links: SmallVec::new(),
             dials: SmallVec::new(),
             next_dial: 0,
@@ -277,6 +283,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         self.stage = VolumeStage::Closing;
         self.tasks.fail_all_waiting(ABORTED);
+        self.raw.fail_waiting(RawError::Aborted);
         self.disconnect_all(cx, grace);
     }
 

@@ -12,6 +12,7 @@ use super::report::{PathProblem, VolumeMismatch};
 use super::settings::matches_serial;
 use super::{PATH_LOST, RemoteVolume, TaskState, VolumeIdentity, VolumeStage};
 use crate::path::{DownReason, Path, PathEvent, VolumeInfo};
+use crate::raw_command::RawError;
 
 impl<P: Path> RemoteVolume<P> {
     /// Looks at the paths that were touched, and does what follows. True if there may be more.
@@ -46,6 +47,7 @@ impl<P: Path> RemoteVolume<P> {
             PathEvent::ReservationsChanged => self.events.changed = true,
             PathEvent::Fenced => self.handle_path_fenced(cx, index),
             PathEvent::ReservationReply { id, how } => self.handle_reservation_ended(cx, index, id, how),
+            PathEvent::RawDone(done) => self.handle_raw_command_ended(cx, index, done),
             PathEvent::Down(why) => self.handle_path_down(cx, index, why),
         }
     }
@@ -69,12 +71,15 @@ impl<P: Path> RemoteVolume<P> {
         self.send_pending_flushes(cx);
         self.send_registering_commands(cx);
         self.send_reservation_ops(cx);
+        self.send_raw_commands(cx);
         if self.unserved_since.is_some() && self.should_fail_fast(cx.now) {
             self.tasks.fail_all_waiting(PATH_LOST);
             self.fail_waiting_reservation_ops(cx.now);
+            self.raw.fail_waiting(RawError::NotSent);
         }
         let calm = self.tasks.is_settled()
             && self.requests.is_empty()
+            && !self.raw.is_waiting()
             && self.stage == VolumeStage::Open
             && self.slots.iter().all(|slot| slot.state == SlotState::Up && slot.is_settled());
         self.has_work = !calm || self.unserved_since.is_some();
@@ -294,6 +299,7 @@ impl<P: Path> RemoteVolume<P> {
                     self.events.failed = true;
                     self.tasks.fail_all_waiting(PATH_LOST);
                     self.fail_reservation_ops(cx.now);
+                    self.raw.fail_waiting(RawError::NotSent);
                     self.disconnect_all(cx, Duration::ZERO);
                 }
             }

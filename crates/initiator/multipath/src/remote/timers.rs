@@ -9,6 +9,7 @@ use super::path_slot::PathSlot;
 use super::reservation::PendingReservationOp;
 use super::{NEVER, PATH_LOST, RemoteVolume, TaskState, VolumeStage};
 use crate::path::Path;
+use crate::raw_command::RawError;
 
 impl<P: Path> RemoteVolume<P> {
     /// Does what is due.
@@ -40,6 +41,7 @@ impl<P: Path> RemoteVolume<P> {
         if self.unserved_since.is_some() && self.should_fail_fast(cx.now) {
             self.tasks.fail_all_waiting(PATH_LOST);
             self.fail_waiting_reservation_ops(cx.now);
+            self.raw.fail_waiting(RawError::NotSent);
         }
         self.schedule_wake();
     }
@@ -82,13 +84,15 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
         self.expire_reservation_ops(now);
+        self.expire_raw_commands(now);
         self.settle_overdue_registering(cx);
     }
 
     /// Finds when the volume has something to do next.
     pub(super) fn schedule_wake(&mut self) {
         let registers = self.slots.iter().any(|slot| slot.registering.is_some());
-        let waits = !self.tasks.slab.is_empty() || !self.requests.is_empty() || registers;
+        let waits =
+            !self.tasks.slab.is_empty() || !self.requests.is_empty() || registers || self.raw.is_waiting();
         if !waits {
             self.tasks.expiry = NEVER;
         }
@@ -107,6 +111,7 @@ impl<P: Path> RemoteVolume<P> {
         if let Some(since) = self.unserved_since
             && waits
             && (self.requests.iter().any(PendingReservationOp::is_waiting_for_path)
+                || self.raw.is_waiting()
                 || self.tasks.slab.iter().any(|(_, task)| self.tasks.fails_without_paths(task.state)))
         {
             also(since + self.settings.fast_fail);

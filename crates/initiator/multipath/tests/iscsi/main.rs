@@ -4,6 +4,7 @@ mod doubt;
 mod fence;
 mod hostile;
 mod hostile_paths;
+mod raw_commands;
 mod terms;
 mod world;
 

@@ -6,6 +6,7 @@ mod hostile;
 mod losses;
 mod operations;
 mod proofs;
+mod raw_commands;
 mod reservations;
 mod silent;
 mod terms;

@@ -14,7 +14,7 @@ use crate::settings;
 const GROUP: u8 = 7;
 
 /// A controller with ANA and a namespace of 1,024 blocks in group 7, whose state and size are told as these say.
-fn controller(access: Rc<Cell<u8>>, tells: Rc<Cell<bool>>) -> impl FnMut(&[u8]) -> Answer {
+pub fn controller(access: Rc<Cell<u8>>, tells: Rc<Cell<bool>>) -> impl FnMut(&[u8]) -> Answer {
     move |sqe| {
         let mut page = vec![0; 4096];
         match (sqe[0], sqe[40]) {

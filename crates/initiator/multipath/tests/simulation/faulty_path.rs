@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Path, PathEvent, Protocol, ReservationOp};
+use blockwire_multipath::{AnyPath, Path, PathEvent, Protocol, RawCommand, ReservationOp};
 use buf::{Cx, Payload, Time};
 use endpoint::{CloseMode, LinkId, OutboundSockets};
 use volume::{IoId, Op};
@@ -76,6 +76,9 @@ impl Path for FaultyPath {
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
         self.inner.submit_reservation_op(cx, id, request)
+    }
+    fn submit_raw(&mut self, cx: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand> {
+        self.inner.submit_raw(cx, id, command)
     }
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
         self.inner.cancel(cx, id);

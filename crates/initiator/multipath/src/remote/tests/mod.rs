@@ -4,6 +4,7 @@ mod flush;
 mod histories;
 mod idle;
 mod key_changes;
+mod raw_commands;
 mod registering;
 mod reservation;
 mod script;

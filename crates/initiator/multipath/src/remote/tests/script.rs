@@ -14,6 +14,7 @@ use volume::{
 };
 
 use super::super::{RemoteVolume, VolumeSettings};
+use crate::RawCommand;
 use crate::path::{DownReason, IoError, Path, PathEvent, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 /// What a path was given, and what it will say.
@@ -26,6 +27,9 @@ pub struct Script {
     /// It has no room for questions about reservations.
     pub claims_refused: bool,
     pub requests: VecDeque<(IoId, ReservationOp)>,
+    pub raw: VecDeque<(IoId, RawCommand)>,
+    /// It takes no raw commands now.
+    pub raw_refused: bool,
     pub says: VecDeque<PathEvent>,
     pub connects: u32,
     pub fences: u32,
@@ -99,6 +103,14 @@ impl Path for Scripted {
             return Err(request);
         }
         script.requests.push_back((id, request));
+        Ok(())
+    }
+    fn submit_raw(&mut self, _: &mut Cx<'_>, id: IoId, command: RawCommand) -> Result<(), RawCommand> {
+        let mut script = self.0.borrow_mut();
+        if script.raw_refused {
+            return Err(command);
+        }
+        script.raw.push_back((id, command));
         Ok(())
     }
     fn cancel(&mut self, _: &mut Cx<'_>, id: IoId) {
