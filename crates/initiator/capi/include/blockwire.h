@@ -250,6 +250,71 @@ int bw_fd(bw_initiator *initiator);
  * do already, -1 as long as it likes. Ask again before each wait. A failure (see above) is below -1. */
 int bw_timeout_ms(bw_initiator *initiator);
 
+/* --- Raw commands ------------------------------------------------------------------------------------- */
+
+/* Commands of the caller's own: a CDB, or the fields of a submission queue entry. Each call waits for the answer.
+ *
+ * A raw command goes to the target once, by the path of its protocol that serves with the fewest commands in work (or
+ * that is up, if none serves), and is not retried, not cut into pieces and not ordered against reads and writes of
+ * this library: let those on the same blocks complete first. bw_flush covers what it wrote. It takes at most
+ * command_timeout of the URL and is then aborted, waits for a path for at most queue_timeout, and has at most 4 MiB
+ * of data, which is copied.
+ *
+ * BW_OK: there is an answer, of whatever status; SCSI 0 is GOOD, NVMe 0 is success. A unit attention is an answer too:
+ * the command was not done. Else nothing is written to `answer`, and bw_error_message() says whether the command may
+ * have been done. BW_E_USAGE: it makes no sense, or would break what the path keeps: Fabrics commands, queues, Keep
+ * Alive, events, Abort; and reservations while the initiator keeps a registration of the volume. BW_E_READ_ONLY: it may
+ * write, and the URL says ro=yes. BW_E_UNSUPPORTED: the volume has no path of this protocol. */
+
+/* Which way the data of bw_scsi goes. */
+#define BW_DATA_NONE 0 /* len is 0 */
+#define BW_DATA_IN 1   /* from the target: data is filled with what came, and not written beyond it */
+#define BW_DATA_OUT 2  /* to the target */
+
+/* Most bytes of sense data. */
+#define BW_SENSE_MAX 252
+
+typedef struct bw_scsi_answer {
+    uint32_t status;      /* SAM-5: 00h GOOD, 02h CHECK CONDITION, 18h RESERVATION CONFLICT, ... */
+    uint32_t transferred; /* bytes of data that moved: what is behind them in `data` is as it was before */
+    uint32_t underflow;   /* bytes of `len` that the command had no use for */
+    uint32_t overflow;    /* bytes that the command had beyond `len` */
+    uint32_t sense_len;
+    uint8_t sense[BW_SENSE_MAX];
+} bw_scsi_answer;
+
+/* Sends a CDB of 6 to 260 bytes to the logical unit. `answer_size` is sizeof(bw_scsi_answer). */
+int bw_scsi(bw_volume *volume, const void *cdb, size_t cdb_len, uint32_t direction, void *data, size_t len,
+            bw_scsi_answer *answer, size_t answer_size);
+
+/* Fill what is not named with zeroes. Command identifier, PSDT and data pointer are the library's. */
+typedef struct bw_nvme_command {
+    uint8_t opcode; /* its low two bits say which way data goes: 1 to the controller, 2 from it */
+    uint8_t flags;  /* 0: half of a fused pair is refused */
+    uint16_t reserved;
+    uint32_t nsid;  /* bw_nvme_io: 0 is the namespace of the volume */
+    uint32_t cdw2;
+    uint32_t cdw3;
+    uint32_t cdw10;
+    uint32_t cdw11;
+    uint32_t cdw12;
+    uint32_t cdw13;
+    uint32_t cdw14;
+    uint32_t cdw15;
+} bw_nvme_command;
+
+typedef struct bw_nvme_answer {
+    uint32_t status;      /* code in bits 7:0, type in 10:8, retry delay in 12:11, more in 13, do not retry in 14 */
+    uint32_t transferred; /* bytes of data that came: what is behind them in `data` is as it was before */
+    uint64_t result;      /* dwords 0 (low) and 1 of the completion */
+} bw_nvme_answer;
+
+/* By the admin queue, and by an I/O queue. `answer_size` is sizeof(bw_nvme_answer). */
+int bw_nvme_admin(bw_volume *volume, const bw_nvme_command *command, void *data, size_t len,
+                  bw_nvme_answer *answer, size_t answer_size);
+int bw_nvme_io(bw_volume *volume, const bw_nvme_command *command, void *data, size_t len,
+               bw_nvme_answer *answer, size_t answer_size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -34,6 +34,12 @@ pub const BW_PIECES_MAX: u32 = 1024;
 pub const BW_FUA: u32 = 1;
 pub const BW_ALLOCATE: u32 = 2;
 
+pub const BW_DATA_NONE: u32 = 0;
+pub const BW_DATA_IN: u32 = 1;
+pub const BW_DATA_OUT: u32 = 2;
+
+pub const BW_SENSE_MAX: u32 = 252;
+
 /// `bw_options`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -103,4 +109,43 @@ pub struct Completion {
     pub block: u64,
     pub status: i32,
     pub reserved: u32,
+}
+
+/// `bw_scsi_answer`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScsiAnswer {
+    pub status: u32,
+    pub transferred: u32,
+    pub underflow: u32,
+    pub overflow: u32,
+    pub sense_len: u32,
+    pub sense: [u8; BW_SENSE_MAX as usize],
+}
+
+/// `bw_nvme_command`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NvmeCommand {
+    pub opcode: u8,
+    pub flags: u8,
+    pub reserved: u16,
+    pub nsid: u32,
+    pub cdw2: u32,
+    pub cdw3: u32,
+    pub cdw10: u32,
+    pub cdw11: u32,
+    pub cdw12: u32,
+    pub cdw13: u32,
+    pub cdw14: u32,
+    pub cdw15: u32,
+}
+
+/// `bw_nvme_answer`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NvmeAnswer {
+    pub status: u32,
+    pub transferred: u32,
+    pub result: u64,
 }

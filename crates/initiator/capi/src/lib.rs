@@ -20,6 +20,7 @@ mod abi;
 mod caller_pointers;
 mod context;
 mod pieces;
+mod raw_commands;
 mod slot_table;
 mod status;
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::abi::{self, Completion, Geometry, Options, Piece, Request};
+use crate::abi::{self, Completion, Geometry, NvmeAnswer, NvmeCommand, Options, Piece, Request, ScsiAnswer};
 use crate::status::Status;
 
 fn include() -> PathBuf {
@@ -24,7 +24,7 @@ fn numbers() -> Vec<(&'static str, i64)> {
         BW_ABI_VERSION BW_IO_AUTO BW_IO_URING BW_IO_EPOLL BW_NEXUS_PASSING BW_NEXUS_LASTING
         BW_STATE_OPENING BW_STATE_OPEN BW_GEOMETRY_READ_ONLY BW_GEOMETRY_WRITE_CACHE BW_GEOMETRY_THIN
         BW_GEOMETRY_ZEROES BW_READ BW_WRITE BW_FLUSH BW_DISCARD BW_WRITE_ZEROES BW_FUA BW_ALLOCATE
-        BW_PIECES_MAX
+        BW_PIECES_MAX BW_DATA_NONE BW_DATA_IN BW_DATA_OUT BW_SENSE_MAX
     };
     all.push(("BW_OK", Status::OK.0.into()));
     all.extend(statuses! {
@@ -48,6 +48,10 @@ fn layouts() -> Vec<(String, usize)> {
         .chain(layout!(Request, "bw_request": op flags data len offset user))
         .chain(layout!(Piece, "bw_piece": data len))
         .chain(layout!(Completion, "bw_completion": user volume id block status reserved))
+        .chain(layout!(ScsiAnswer, "bw_scsi_answer": status transferred underflow overflow sense_len sense))
+        .chain(layout!(NvmeCommand, "bw_nvme_command": opcode flags reserved nsid cdw2 cdw3 cdw10 cdw11 cdw12 cdw13
+            cdw14 cdw15))
+        .chain(layout!(NvmeAnswer, "bw_nvme_answer": status transferred result))
         .collect()
 }
 
@@ -111,7 +115,7 @@ fn every_call_of_the_header_is_here_and_none_besides() {
         .filter(|line| !line.starts_with([' ', '*', '/', '#']) && line.contains('('))
         .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
         .collect();
-    let source = include_str!("lib.rs");
+    let source = concat!(include_str!("lib.rs"), include_str!("raw_commands.rs"));
     let mut defined: Vec<&str> =
         source.lines().filter_map(|line| line.split("extern \"C\" fn ").nth(1)?.split('(').next()).collect();
     declared.sort_unstable();

@@ -233,6 +233,90 @@ static void crowds(bw_initiator *initiator, const char *url)
     MUST(bw_in_flight(initiator) == 0);
 }
 
+/* Commands of our own over iSCSI: an answer is handed out as it is, and no byte that did not come. */
+static void raw_scsi(bw_volume *disk, const bw_geometry *is)
+{
+    static const unsigned char inquiry[6] = {0x12, 0, 0, 0, 255, 0}, unit_ready[6] = {0};
+    unsigned char read[16] = {0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0}, data[8192], block[8192];
+    bw_scsi_answer answer;
+    bw_nvme_answer other;
+    bw_nvme_command identify;
+    unsigned at;
+
+    memset(data, 0xee, sizeof data);
+    MUST(bw_scsi(disk, inquiry, 6, BW_DATA_IN, data, 255, &answer, sizeof answer) == 0);
+    MUST(answer.status == 0 && answer.transferred >= 36 && answer.transferred + answer.underflow == 255);
+    MUST(memcmp(data + 8, "BLKWIRE ", 8) == 0);
+    for (at = answer.transferred; at < sizeof data; at++)
+        MUST(data[at] == 0xee);
+    MUST(bw_scsi(disk, unit_ready, 6, BW_DATA_NONE, NULL, 0, &answer, sizeof answer) == 0 && answer.status == 0);
+    /* What is read raw is what is read. */
+    MUST(bw_read(disk, block, is->block, 0) == 0);
+    MUST(bw_scsi(disk, read, 16, BW_DATA_IN, data, is->block, &answer, sizeof answer) == 0);
+    MUST(answer.status == 0 && answer.transferred == is->block && memcmp(data, block, is->block) == 0);
+    /* Beyond the end: CHECK CONDITION, ILLEGAL REQUEST, and nothing in the buffer. */
+    memset(data, 0xee, sizeof data);
+    memset(read + 2, 0x7f, 8);
+    MUST(bw_scsi(disk, read, 16, BW_DATA_IN, data, is->block, &answer, sizeof answer) == 0);
+    MUST(answer.status == 2 && answer.sense_len >= 8 && (answer.sense[2] & 15) == 5 && data[0] == 0xee);
+    MUST(answer.transferred == 0);
+    MUST(bw_scsi(disk, read, 15, BW_DATA_IN, data, is->block, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, read, 16, BW_DATA_OUT, data, is->block, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, read, 16, BW_DATA_IN, NULL, 512, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, read, 16, 9, data, 512, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, NULL, 16, BW_DATA_IN, data, 512, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, read, 16, BW_DATA_IN, data, 512, NULL, 0) == BW_E_USAGE);
+    MUST(bw_scsi(NULL, read, 16, BW_DATA_IN, data, 512, &answer, sizeof answer) == BW_E_USAGE);
+    memset(&identify, 0, sizeof identify);
+    identify.opcode = 6;
+    identify.cdw10 = 1;
+    MUST(bw_nvme_admin(disk, &identify, data, 4096, &other, sizeof other) == BW_E_UNSUPPORTED);
+}
+
+/* The same over NVMe/TCP. */
+static void raw_nvme(bw_volume *disk, const bw_geometry *is)
+{
+    static const unsigned char inquiry[6] = {0x12, 0, 0, 0, 255, 0};
+    unsigned char data[8192], block[8192];
+    bw_nvme_command command;
+    bw_nvme_answer answer;
+    bw_scsi_answer other;
+
+    memset(data, 0xee, sizeof data);
+    memset(&command, 0, sizeof command);
+    command.opcode = 6; /* Identify Controller */
+    command.cdw10 = 1;
+    MUST(bw_nvme_admin(disk, &command, data, 4096, &answer, sizeof answer) == 0);
+    MUST(answer.status == 0 && answer.transferred == 4096 && data[4096] == 0xee);
+    MUST(memcmp(data + 768, "nqn.", 4) == 0);
+    command.opcode = 10; /* Get Features: Number of Queues */
+    command.cdw10 = 7;
+    MUST(bw_nvme_admin(disk, &command, NULL, 0, &answer, sizeof answer) == 0 && answer.status == 0);
+    /* What the path keeps is refused by name. */
+    command.opcode = 9;
+    MUST(bw_nvme_admin(disk, &command, NULL, 0, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(strstr(bw_error_message(), "Number of Queues") != NULL);
+    command.opcode = 0x7f;
+    MUST(bw_nvme_admin(disk, &command, NULL, 0, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(strstr(bw_error_message(), "Fabrics") != NULL);
+    /* What is read raw is what is read; the namespace is the volume's. */
+    memset(&command, 0, sizeof command);
+    command.opcode = 2;
+    MUST(bw_read(disk, block, is->block, 0) == 0);
+    MUST(bw_nvme_io(disk, &command, data, is->block, &answer, sizeof answer) == 0 && answer.status == 0);
+    MUST(answer.transferred == is->block && memcmp(data, block, is->block) == 0);
+    memset(data, 0xee, sizeof data);
+    command.cdw11 = 0x7fffffff; /* beyond the end: LBA Out of Range */
+    MUST(bw_nvme_io(disk, &command, data, is->block, &answer, sizeof answer) == 0);
+    MUST((answer.status & 0x7ff) == 0x80 && answer.transferred == 0 && data[0] == 0xee);
+    command.flags = 1;
+    MUST(bw_nvme_io(disk, &command, data, is->block, &answer, sizeof answer) == BW_E_USAGE);
+    command.flags = 0;
+    MUST(bw_nvme_io(disk, NULL, data, is->block, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_nvme_io(disk, &command, data, (4 << 20) + 1, &answer, sizeof answer) == BW_E_USAGE);
+    MUST(bw_scsi(disk, inquiry, 6, BW_DATA_IN, data, 255, &other, sizeof other) == BW_E_UNSUPPORTED);
+}
+
 static void *elsewhere(void *initiator)
 {
     bw_completion done;
@@ -311,6 +395,10 @@ int main(int argc, char **argv)
     loops(initiator, disk);
     scatters(initiator, disk, &is);
     opens(initiator, argv[1]);
+    if (strncmp(argv[1], "iscsi", 5) == 0)
+        raw_scsi(disk, &is);
+    else
+        raw_nvme(disk, &is);
     crowds(initiator, argv[1]);
     for (at = 2; at < argc; at++)
         fails(initiator, argv[at]);
