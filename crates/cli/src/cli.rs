@@ -33,7 +33,7 @@ const LONG_ABOUT: &str = "\
 Block storage over Ethernet, in user space.
 
 `blockwire serve` exports memory, files and block devices of this machine over iSCSI and NVMe/TCP. `discover`, `info`, \
-`read`, `write`, `copy`, `verify`, `reserve`, `doctor`, `attach` and `bench` use volumes of other machines, without a \
+`read`, `write`, `copy`, `verify`, `reserve`, `scsi`, `nvme`, `doctor`, `attach` and `bench` use volumes of other machines, without a \
 kernel module and without root. The other verbs query or change a running daemon.";
 
 const EXAMPLES: &str = "\
@@ -363,6 +363,9 @@ mod tests {
             &["copy", "file", URL],
             &["verify", URL, URL],
             &["reserve", URL, "report"],
+            &["scsi", URL, "00", "00", "00", "00", "00", "00"],
+            &["nvme", "admin-passthru", URL, "--opcode=6"],
+            &["nvme", "io-passthru", URL, "--opcode=2"],
             &["attach", URL, "--daemon"],
             &["bench", URL, URL],
             &["bench", "--job", "file", &format!("--map=a={URL}")],

@@ -346,7 +346,8 @@ fn write_man_pages(directory: &Path) -> Result<Exit, Failure> {
 }
 
 /// Verbs that end, overwrite or take something away: none is proposed for one that was written wrongly.
-const DESTRUCTIVE_VERBS: [&str; 7] = ["stop", "write", "copy", "detach", "delete", "kill", "block"];
+const DESTRUCTIVE_VERBS: [&str; 9] =
+    ["stop", "write", "copy", "detach", "scsi", "nvme", "delete", "kill", "block"];
 
 /// The verbs below another (`volume delet`) are judged by clap, which knows no danger.
 fn remove_destructive_suggestion(why: &mut clap::Error) {

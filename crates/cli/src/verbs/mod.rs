@@ -7,6 +7,7 @@ mod attach;
 mod copy;
 mod discover;
 mod info;
+mod raw_commands;
 mod read_write;
 mod reserve;
 mod verify;
@@ -79,6 +80,11 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     Verify(verify::CompareVolumesArgs),
     /// Show or change the reservations of a remote volume
     Reserve(reserve::ReserveArgs),
+    /// Send a SCSI command of your own to a remote volume
+    Scsi(raw_commands::ScsiArgs),
+    /// Send an NVMe command of your own to a remote volume or its controller
+    #[command(subcommand, arg_required_else_help = true)]
+    Nvme(raw_commands::NvmeVerb),
     /// Make a remote volume a local block device, or show what is attached
     Attach(attach::AttachArgs),
     /// Remove a local block device that `attach` made
@@ -104,6 +110,8 @@ pub fn run_remote_verb(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Copy(args) => copy::copy(args),
         RemoteVerb::Verify(args) => verify::verify(args),
         RemoteVerb::Reserve(args) => reserve::reserve(args),
+        RemoteVerb::Scsi(args) => raw_commands::scsi(args),
+        RemoteVerb::Nvme(verb) => raw_commands::nvme(verb),
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
         RemoteVerb::Keep(args) => recovery::run_guardian(args),

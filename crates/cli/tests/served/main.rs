@@ -21,6 +21,7 @@ mod operator;
 mod ours;
 mod papers;
 mod placement;
+mod raw_commands;
 mod refused;
 mod remote;
 mod sandbox;
