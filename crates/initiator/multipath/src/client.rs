@@ -8,20 +8,20 @@
 //! Invariants: a [`VolumeHandle`] never names another volume than the one it was given for; a turn looks only at
 //! volumes with activity.
 
+mod raw_commands;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backends::Stripe;
 use backends::stripe::StripeMismatch;
-
 use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Dialled, Endpoint, LinkDeparture, LinkId, OutboundSockets};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, TimerQueue};
 use volume::{Backend, DiskId, DiskOp, Geometry, Io, IoCompletion, IoId};
 
 use crate::path::{Path, ReservationOp, VolumeInfo};
-use crate::raw_command::{RawCommand, RawCompletion};
 use crate::remote::{PathInfo, RemoteVolume, ReservationReply, VolumeEvent, VolumeSettings};
 use crate::sockets_endpoint::{NoShardMessage, departure_of_close, run_one_computation, without_peers};
 use crate::striped::StripedVolume;
@@ -362,45 +362,6 @@ impl<P: Path> Client<P> {
             VolumeBackend::Remote(remote) => remote.poll_reservation_reply(),
             VolumeBackend::Stripe(striped) => striped.poll_reservation_reply(),
             VolumeBackend::Local(..) => None,
-        }
-    }
-
-    /// Sends a raw command to a remote volume's target; it ends by [`Client::poll_raw_done`].
-    ///
-    /// # Errors
-    /// The command comes back if too many are in work, or the volume has no target of its own.
-    pub fn submit_raw(
-        &mut self,
-        cx: &mut Cx<'_>,
-        volume: VolumeHandle,
-        id: IoId,
-        command: RawCommand,
-    ) -> Result<(), RawCommand> {
-        self.mark_pending(volume.0);
-        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(VolumeBackend::Remote(remote)) => remote.submit_raw(cx, id, command),
-            Some(VolumeBackend::Stripe(_) | VolumeBackend::Local(..)) | None => Err(command),
-        }
-    }
-
-    /// How a raw command of this volume ended.
-    pub fn poll_raw_done(&mut self, volume: VolumeHandle) -> Option<RawCompletion> {
-        match &mut self.slots.get_mut(volume.0)?.kind {
-            VolumeBackend::Remote(remote) => remote.poll_raw_done(),
-            VolumeBackend::Stripe(_) | VolumeBackend::Local(..) => None,
-        }
-    }
-
-    /// Whether a volume has a target that raw commands can go to.
-    pub fn takes_raw_commands(&self, volume: VolumeHandle) -> bool {
-        matches!(self.slots.get(volume.0).map(|slot| &slot.kind), Some(VolumeBackend::Remote(_)))
-    }
-
-    /// Asks that a raw command end early. It still ends by [`Client::poll_raw_done`].
-    pub fn cancel_raw(&mut self, cx: &mut Cx<'_>, volume: VolumeHandle, id: IoId) {
-        if let Some(VolumeBackend::Remote(remote)) = self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            remote.cancel_raw(cx, id);
-            self.mark_pending(volume.0);
         }
     }
 
