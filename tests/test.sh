@@ -172,8 +172,11 @@ sessions() {
 # Every experiment of `blockwire eval`, at its smallest.
 evaluations() { tests/eval.sh smallest; }
 
-# Experiments over ssh: `make interop` only.
-machines() { tests/interop/eval-ssh.sh; }
+# Experiments over ssh, paths over two cables: `make interop` only.
+machines() {
+  tests/interop/eval-ssh.sh
+  tests/interop/source.sh
+}
 
 guest() {
   local world

@@ -31,7 +31,7 @@ joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
     digest=none|header|data|both  commands=128  ro=yes
     connect_timeout=5s  command_timeout=30s  keep_alive=5s  fence_timeout=100s
     secret_file=FILE  secret_env=NAME  mutual_secret_file=FILE
-    mutual_secret_env=NAME
+    mutual_secret_env=NAME  host_traddr=ADDRESS  host_iface=NAME
   iscsi:
     initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5
     connections=1  immediate=yes  initial_r2t=no  first_burst=64K

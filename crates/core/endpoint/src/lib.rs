@@ -35,7 +35,9 @@ use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use computation::{Computation, NotComputed, PendingResult};
-pub use outbound::{CloseMode, Dial, DialId, Dialled, NetworkBackend, OutboundSockets};
+pub use outbound::{
+    CloseMode, Dial, DialId, DialSource, Dialled, InterfaceName, NetworkBackend, OutboundSockets,
+};
 pub use volume::ShardId;
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a

@@ -3,7 +3,7 @@
 //! Invariant: each [`Dial`] is answered exactly once by [`OutboundSockets::handle_dialled`], at the latest when its
 //! time is over; the resulting socket is then treated like any other.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
@@ -17,6 +17,46 @@ use crate::{Computation, LinkId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DialId(pub u64);
 
+/// The name of a network interface: 1 to 15 bytes (IFNAMSIZ).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InterfaceName {
+    bytes: [u8; 15],
+    len: u8,
+}
+
+impl InterfaceName {
+    /// `None`: no interface of Linux can have this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let has_form = !matches!(name, "." | "..")
+            && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':'));
+        let mut bytes = [0; 15];
+        let place = bytes.get_mut(..name.len()).filter(|place| !place.is_empty() && has_form)?;
+        place.copy_from_slice(name.as_bytes());
+        Some(InterfaceName { bytes, len: name.len() as u8 })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let name = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        std::str::from_utf8(name).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+/// Where a connection leaves this machine, as far as that is not left to its routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DialSource {
+    /// Our address.
+    pub address: Option<IpAddr>,
+    /// Our network interface.
+    pub interface: Option<InterfaceName>,
+}
+
 /// A TCP connection that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dial {
@@ -24,6 +64,8 @@ pub struct Dial {
     pub id: DialId,
     /// Where to.
     pub to: SocketAddr,
+    /// Where from.
+    pub source: DialSource,
     /// When the world gives up, with ETIMEDOUT.
     pub until: Time,
 }

@@ -181,10 +181,21 @@ pub(crate) fn access_text(access: PathAccess) -> &'static str {
     }
 }
 
+/// As Linux numbers them.
+const EPERM: i32 = 1;
+const ENODEV: i32 = 19;
+const EAFNOSUPPORT: i32 = 97;
+
 /// What the system said when nobody could be reached, and what to look at.
 pub(crate) fn unreachable_advice(errno: i32) -> String {
     let said = std::io::Error::from_raw_os_error(errno);
     let advice = match said.kind() {
+        std::io::ErrorKind::AddrNotAvailable => {
+            "host_traddr, or the address that the route prefers, is none of this machine: see `ip address`"
+        }
+        _ if errno == ENODEV => "there is no network interface of the name in host_iface: see `ip link`",
+        _ if errno == EAFNOSUPPORT => "the target is at an address of another family than host_traddr",
+        _ if errno == EPERM => "host_iface needs CAP_NET_RAW before Linux 5.7",
         std::io::ErrorKind::ConnectionRefused => {
             "nothing listens there: is the target running, and the port right?"
         }

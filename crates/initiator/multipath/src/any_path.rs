@@ -13,7 +13,7 @@ use ::iscsi::wire::Isid;
 use ::nvme::tls::{ConfiguredPsk, IdentityVersion};
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, OutboundSockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, DialSource, Dialled, LinkId, OutboundSockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
@@ -97,7 +97,9 @@ impl AnyPath {
                 let initiator = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
                 let isid = Isid::random(who.isid, number);
                 let (target, lun) = (name.as_str().to_owned(), u32::from(*lun));
+                let (addresses, source) = addresses_and_source(url, addresses)?;
                 let mut settings = iscsi::Settings::new(addresses, target, lun, initiator.to_owned(), isid);
+                settings.source = source;
                 settings.credentials = chap_credentials(url, secrets)?;
                 apply_negotiation_options(url, &mut settings);
                 let path = IscsiPath::new(settings).map_err(|why| PathConfigError(why.to_owned()))?;
@@ -106,7 +108,9 @@ impl AnyPath {
             TargetSelector::Nvme(subsystem, Some(nsid)) => {
                 let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
                 let host_id = url.options.host_id.unwrap_or(who.host_id);
+                let (addresses, source) = addresses_and_source(url, addresses)?;
                 let mut settings = nvme::Settings::new(addresses, subsystem.clone(), *nsid, host, host_id);
+                settings.source = source;
                 (settings.secret, settings.controller_secret) = (
                     parse_dhchap_secret(&secrets.ours, "ours")?,
                     parse_dhchap_secret(&secrets.target, "the controller's")?,
@@ -147,6 +151,7 @@ pub fn target_discovery(
         credentials: chap_credentials(url, secrets)?,
         target,
         timeouts: iscsi::Timeouts::default(),
+        source: dial_source(url),
     }))
 }
 
@@ -164,7 +169,9 @@ pub fn subsystem_discovery(
         if let TargetSelector::Nvme(name, _) = &url.target { name.clone() } else { Nqn::discovery_service() };
     let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
     let host_id = url.options.host_id.unwrap_or(who.host_id);
+    let (addresses, source) = addresses_and_source(url, addresses)?;
     let mut settings = nvme::Settings::new(addresses, subsystem, 1, host, host_id);
+    settings.source = source;
     (settings.secret, settings.controller_secret) = (
         parse_dhchap_secret(&secrets.ours, "ours")?,
         parse_dhchap_secret(&secrets.target, "the controller's")?,
@@ -173,6 +180,27 @@ pub fn subsystem_discovery(
     settings.concatenation = url.options.concatenation == Some(true);
     apply_queue_options(url, &mut settings);
     Ok(nvme::Discovery::new(settings))
+}
+
+fn dial_source(url: &Url) -> DialSource {
+    DialSource { address: url.options.host_address, interface: url.options.host_interface }
+}
+
+/// Where the URL's connections leave this machine, and the addresses that can be reached from there.
+fn addresses_and_source(
+    url: &Url,
+    addresses: Vec<SocketAddr>,
+) -> Result<(Vec<SocketAddr>, DialSource), PathConfigError> {
+    let source = dial_source(url);
+    let Some(ours) = source.address else { return Ok((addresses, source)) };
+    let reached: Vec<_> = addresses.into_iter().filter(|to| to.is_ipv4() == ours.is_ipv4()).collect();
+    if reached.is_empty() {
+        let (ours, other) = if ours.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+        return Err(PathConfigError(format!(
+            "host_traddr is an {ours} address, and the host of the URL has only {other} addresses"
+        )));
+    }
+    Ok((reached, source))
 }
 
 /// What TLS goes by, if the URL names a key.

@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use buf::Errno;
-use endpoint::{AcceptedSocket, ListenerId};
+use endpoint::{AcceptedSocket, DialSource, ListenerId};
 
 use crate::config::{ListenConfig, TcpOptions};
 
@@ -102,10 +102,15 @@ pub(crate) fn change_options(listener: &TcpListener, tcp: &TcpOptions) -> io::Re
 
 /// A socket that connects: it becomes writable when that has ended ([`finish_connect`] says how), and does
 /// not block.
-pub(crate) fn start_connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
+pub(crate) fn start_connect(
+    to: SocketAddr,
+    source: DialSource,
+    options: &TcpOptions,
+) -> Result<OwnedFd, Errno> {
     let start = || {
         let fd = new_tcp_socket(to)?;
         set_options(&fd, to.is_ipv4(), options)?;
+        bind_source(&fd, to, source)?;
         let begun = with_sockaddr(to, |name, len| {
             // SAFETY: `name` is a whole address of the length given.
             unsafe { libc::connect(fd.as_raw_fd(), name, len) }
@@ -117,6 +122,21 @@ pub(crate) fn start_connect(to: SocketAddr, options: &TcpOptions) -> Result<Owne
         }
     };
     start().map_err(|e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// Fixes where a socket that is about to connect leaves this machine.
+fn bind_source(fd: &OwnedFd, to: SocketAddr, source: DialSource) -> io::Result<()> {
+    if let Some(interface) = source.interface {
+        set_sockopt_bytes(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_str().as_bytes())?;
+    }
+    let Some(address) = source.address else { return Ok(()) };
+    if address.is_ipv4() != to.is_ipv4() {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    }
+    // The port is then chosen when it connects, so that one port serves connections to several places; a system that
+    // does not know that chooses it now.
+    let _ = set_sockopt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32);
+    bind(fd, SocketAddr::new(address, 0))
 }
 
 /// How connecting has ended, with our address; from then on the socket may block.
@@ -343,6 +363,8 @@ pub(crate) fn discard_received(fd: RawFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use endpoint::InterfaceName;
+
     use super::*;
 
     /// Over loopback a connection's bytes come in on the processor that the peer runs on.
@@ -367,6 +389,27 @@ mod tests {
         assert!(seen > 0 || cores == 1, "this process may use one of the first {cores} cores");
         let fresh = new_tcp_socket("127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(incoming_cpu(&fresh).is_none_or(|cpu| (cpu as usize) < 4096), "-1 is no processor");
+    }
+
+    #[test]
+    fn a_connection_leaves_by_the_address_and_the_interface_that_were_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let options = TcpOptions::default();
+        let address = |text: &str| Some(text.parse().unwrap());
+        let source =
+            |address, interface: &str| DialSource { address, interface: InterfaceName::parse(interface) };
+        for source in [source(address("127.0.0.9"), ""), source(address("127.0.0.9"), "lo")] {
+            let socket = start_connect(to, source, &options).unwrap();
+            let (_, peer) = listener.accept().unwrap();
+            assert_eq!(peer.ip(), source.address.unwrap());
+            assert_eq!(finish_connect(&socket, to).unwrap(), peer);
+        }
+        let failed = |source| start_connect(to, source, &options).map(drop);
+        // Not of this machine (RFC 5737), of the other family, no such interface.
+        assert_eq!(failed(source(address("192.0.2.1"), "")), Err(Errno(libc::EADDRNOTAVAIL)));
+        assert_eq!(failed(source(address("::1"), "")), Err(Errno(libc::EAFNOSUPPORT)));
+        assert_eq!(failed(source(None, "none0")), Err(Errno(libc::ENODEV)));
     }
 
     #[test]

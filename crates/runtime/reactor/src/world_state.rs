@@ -417,7 +417,7 @@ impl<M> WorldState<M> {
 
     /// A socket on its way to where a dial wants it; the caller calls [`WorldState::note_dialling`] or fails it.
     pub(crate) fn start_connect(&self, dial: &Dial) -> Result<OwnedFd, Errno> {
-        socket::start_connect(dial.to, &self.outward)
+        socket::start_connect(dial.to, dial.source, &self.outward)
     }
 
     /// A link's connection is being made: [`WorldState::poll_timed_out_dial`] names it when that takes too long.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use blockwire_sim::{Config, ConnectionFaults, Reachability, World};
 use buf::{Cx, Errno, MemoryClass, Time};
-use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
+use endpoint::{
+    Dial, DialId, DialSource, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId,
+};
 use smallvec::smallvec;
 use stream::{Received, RecvOp, SendOp, SendPiece};
 
@@ -127,7 +129,7 @@ impl Endpoint for Node {
         {
             let id = DialId(self.answers.values().map(|n| u64::from(*n)).sum());
             self.dialling = Some(id);
-            self.dial = Some(Dial { id, to, until: cx.now + WITHIN });
+            self.dial = Some(Dial { id, to, source: DialSource::default(), until: cx.now + WITHIN });
         }
         false
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, DialId, Dialled, LinkId, OutboundSockets};
+use endpoint::{CloseMode, DialId, DialSource, Dialled, LinkId, OutboundSockets};
 use iscsi::discovery::SendTargets;
 use iscsi::initiator::{
     Credentials, DiscoveredTargets, InitiatorSession, LoginConfig, LoginFailure, NoAnswer, Notice, Request,
@@ -40,6 +40,8 @@ pub struct DiscoverySettings {
     pub target: Option<IscsiName>,
     /// How long to wait for what.
     pub timeouts: Timeouts,
+    /// Where connections leave this machine, as far as that is not left to its routes.
+    pub source: DialSource,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl Discovery {
     pub fn new(question: DiscoverySettings) -> Self {
         Discovery {
             phase: DiscoveryPhase::Over,
-            sockets: SocketRequests::default(),
+            sockets: SocketRequests::new(question.source),
             sessions: Sessions::default(),
             dial: None,
             address: question.portal,

@@ -179,7 +179,7 @@ impl IscsiPath {
             (LoginAttempt::default(), Operations::new(usize::from(settings.commands_max())));
         Ok(IscsiPath {
             lun: LunAddress::Unit(lun).encode(),
-            sockets: SocketRequests::default(),
+            sockets: SocketRequests::new(settings.source),
             sessions: Sessions::default(),
             phase: PathPhase::Down,
             attempt,

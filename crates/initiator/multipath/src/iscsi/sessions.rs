@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{CloseMode, Dial, DialId, LinkId};
+use endpoint::{CloseMode, Dial, DialId, DialSource, LinkId};
 use iscsi::initiator::InitiatorSession;
 use smallvec::SmallVec;
 use stream::{Connection, LinkNumber, Received, RecvOp, SendOp};
@@ -55,13 +55,19 @@ pub(super) struct SocketRequests {
     ready: VecDeque<LinkId>,
     leaving: VecDeque<(LinkId, CloseMode)>,
     next_dial: u64,
+    /// Where its connections leave this machine.
+    source: DialSource,
 }
 
 impl SocketRequests {
+    pub(super) fn new(source: DialSource) -> Self {
+        SocketRequests { source, ..SocketRequests::default() }
+    }
+
     pub(super) fn request_dial(&mut self, to: SocketAddr, until: Time) -> DialId {
         let id = DialId(self.next_dial);
         self.next_dial += 1;
-        self.dials.push_back(Dial { id, to, until });
+        self.dials.push_back(Dial { id, to, source: self.source, until });
         id
     }
 

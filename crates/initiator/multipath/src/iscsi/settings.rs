@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use endpoint::DialSource;
 use iscsi::initiator::{Credentials, InitiatorLimits, LoginConfig};
 use iscsi::negotiate::NegotiationLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
@@ -72,6 +73,8 @@ impl Default for Timeouts {
 pub struct Settings {
     /// Where the target is: at least one address, tried in this order.
     pub portals: Vec<SocketAddr>,
+    /// Where connections leave this machine, as far as that is not left to its routes.
+    pub source: DialSource,
     /// The target's name.
     pub target: String,
     /// The logical unit's number, below 2^24.
@@ -103,6 +106,7 @@ impl Settings {
     pub fn new(portals: Vec<SocketAddr>, target: String, lun: u32, initiator: String, isid: Isid) -> Self {
         Settings {
             portals,
+            source: DialSource::default(),
             target,
             lun,
             initiator,

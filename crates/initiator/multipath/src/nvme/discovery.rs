@@ -130,8 +130,8 @@ impl Discovery {
     /// discovery unless it is that of another discovery subsystem; NSID, queues and depth say nothing.
     pub fn new(settings: Settings) -> Self {
         Discovery {
+            links: QueueLinks::new(settings.source),
             settings: settings.clamped(),
-            links: QueueLinks::default(),
             trace: Trace::disabled(),
             admin_commands: PendingAdminCommands::new(),
             setup: None,

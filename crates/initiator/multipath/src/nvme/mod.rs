@@ -144,8 +144,8 @@ impl NvmePath {
     /// A path that is down.
     pub fn new(settings: Settings) -> Self {
         NvmePath {
+            links: QueueLinks::new(settings.source),
             settings: settings.clamped(),
-            links: QueueLinks::default(),
             trace: Trace::disabled(),
             events: VecDeque::new(),
             state: PathPhase::Down,

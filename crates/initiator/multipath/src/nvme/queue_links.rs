@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, PendingResult};
+use endpoint::{CloseMode, Computation, Dial, DialId, DialSource, Dialled, LinkId, PendingResult};
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{ConnectedQueueSize, HostQueue, HostQueueSettings, LinkFault};
 use stream::{
@@ -165,17 +165,23 @@ pub(super) struct QueueLinks {
     /// What is to be computed for queues that come up: one piece each.
     work: VecDeque<Computation>,
     next: u64,
+    /// Where connections leave this machine.
+    source: DialSource,
     /// What TLS of connections to come goes by, if a key was generated.
     pub(super) generated: Option<ClientContext>,
 }
 
 impl QueueLinks {
+    pub(super) fn new(source: DialSource) -> Self {
+        QueueLinks { source, ..QueueLinks::default() }
+    }
+
     /// Asks for a connection; [`LinkEvent::Dialled`] or [`LinkEvent::NotDialled`] follows.
     pub(super) fn request_dial(&mut self, who: QueueId, to: SocketAddr, until: Time) {
         let id = DialId(self.next);
         self.next += 1;
         self.awaited.push((id, who));
-        self.dials.push_back(Dial { id, to, until });
+        self.dials.push_back(Dial { id, to, source: self.source, until });
     }
 
     pub(super) fn poll_dial(&mut self) -> Option<Dial> {

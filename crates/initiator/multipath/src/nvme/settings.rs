@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use endpoint::DialSource;
 use nvme::auth::{DhchapPolicy, DhchapSecret};
 use nvme::{HostId, Nqn};
 use nvme_tcp::HostQueueSettings;
@@ -19,6 +20,8 @@ pub const QUEUE_DEPTH_MAX: u32 = 1023;
 pub struct Settings {
     /// Where the controller is: tried in this order until one answers.
     pub addresses: Vec<SocketAddr>,
+    /// Where connections leave this machine, as far as that is not left to its routes.
+    pub source: DialSource,
     /// The subsystem (SUBNQN).
     pub subsystem: Nqn,
     /// The namespace, 1 and more.
@@ -66,6 +69,7 @@ impl Settings {
     pub fn new(addresses: Vec<SocketAddr>, subsystem: Nqn, nsid: u32, host: Nqn, host_id: HostId) -> Self {
         Settings {
             addresses,
+            source: DialSource::default(),
             subsystem,
             nsid,
             host,

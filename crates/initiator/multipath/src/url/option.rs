@@ -3,9 +3,11 @@
 //! Times are numbers followed by `ms`, `s`, `m` or `h` (without: seconds), or `never` where that makes sense.
 //! Sizes are bytes, with `K` or `M` for binary units.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use endpoint::InterfaceName;
 use iscsi::chap::Algorithm;
 use iscsi::name::IscsiName;
 use nvme::tls::HkdfLabelFormat;
@@ -60,6 +62,10 @@ pub struct Options {
     pub keep_alive: Option<Duration>,
     /// `fence_timeout=`: how long after the loss of a path what it carried may still be done at most.
     pub fence_timeout: Option<Duration>,
+    /// `host_traddr=`: our address, from which connections are made.
+    pub host_address: Option<IpAddr>,
+    /// `host_iface=`: our network interface, by which connections leave.
+    pub host_interface: Option<InterfaceName>,
     /// `secret_file=`, `secret_env=`: what proves who we are.
     pub secret: Option<SecretSource>,
     /// `mutual_secret_file=`, `mutual_secret_env=`: what proves who the target is.
@@ -163,6 +169,8 @@ const OPTION_TABLE: &[(&str, ProtocolScope, OptionSetter)] = &[
     ("fence_timeout", ProtocolScope::Both, |to, text| {
         set_option(&mut to.fence_timeout, parse_positive_time(text))
     }),
+    ("host_traddr", ProtocolScope::Both, |to, text| set_option(&mut to.host_address, parse_address(text))),
+    ("host_iface", ProtocolScope::Both, |to, text| set_option(&mut to.host_interface, parse_interface(text))),
     ("secret_file", ProtocolScope::Both, |to, text| set_option(&mut to.secret, parse_secret_file(text))),
     ("secret_env", ProtocolScope::Both, |to, text| set_option(&mut to.secret, parse_secret_variable(text))),
     ("mutual_secret_file", ProtocolScope::Both, |to, text| {
@@ -477,6 +485,18 @@ fn parse_segment_len(text: &str) -> Result<u32, &'static str> {
     let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
     let bytes = bytes.filter(|bytes| (512..=1 << 24).contains(bytes)).ok_or("512 to 16M bytes")?;
     Ok(bytes.min((1 << 24) - 1))
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
+    const EXPECTED: &str = "an address of this machine, as 192.0.2.7 or 2001:db8::7";
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address: IpAddr = inner.parse().map_err(|_| EXPECTED)?;
+    // Which one an unspecified address means is what is to be said.
+    if address.is_unspecified() || address.is_multicast() { Err(EXPECTED) } else { Ok(address) }
+}
+
+fn parse_interface(text: &str) -> Result<InterfaceName, &'static str> {
+    InterfaceName::parse(text).ok_or("a network interface of this machine, of 1 to 15 characters")
 }
 
 fn parse_secret_file(text: &str) -> Result<SecretSource, &'static str> {

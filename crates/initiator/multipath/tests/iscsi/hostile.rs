@@ -484,6 +484,7 @@ fn a_list_of_targets_behind_a_burst_and_before_a_bad_pdu_is_not_lost() {
             credentials: None,
             target: None,
             timeouts: Timeouts::default(),
+            source: endpoint::DialSource::default(),
         };
         let mut world = crate::world_of(Discovery::new(question), &target::TargetLimits::default());
         world.script = Some(script);

@@ -342,6 +342,7 @@ fn question() -> DiscoverySettings {
         credentials: None,
         target: None,
         timeouts: Timeouts::default(),
+        source: endpoint::DialSource::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use buf::{Buf, BufMut, Cx, Errno, MemoryClass, Sg, SgMut, Time};
-use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
+use endpoint::{Dial, DialId, DialSource, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use smallvec::SmallVec;
 use stream::{DirectBuffer, Received, RecvOp, SendOp, SendPiece, Slab};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
@@ -272,7 +272,7 @@ impl Endpoint for TestEnd {
             Msg::Dial(to, within, tell) => {
                 let id = DialId(self.dialled);
                 self.dialled += 1;
-                self.dials.push_back(Dial { id, to, until: cx.now + within });
+                self.dials.push_back(Dial { id, to, source: DialSource::default(), until: cx.now + within });
                 self.dialling.insert(id, tell);
             }
             Msg::AbortAll => self.depart_all(|| LinkDeparture::Abort),

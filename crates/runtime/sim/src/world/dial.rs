@@ -2,6 +2,8 @@
 //!
 //! Invariant: a dial is answered exactly once, at the latest when its time is over.
 
+use std::net::SocketAddr;
+
 use buf::Errno;
 use endpoint::{AcceptedSocket, Dial, Dialled, Endpoint, ShardId};
 
@@ -42,6 +44,7 @@ impl<E: Endpoint> World<E> {
         let [near, far] = self.net.connect_pair(dial.to);
         let to = ShardId(first + self.schedule.chance.below(count) as u16);
         let local = peer_address(near.0 + 1);
+        let local = dial.source.address.map_or(local, |address| SocketAddr::new(address, local.port()));
         let accepted = AcceptedSocket { listener, local: dial.to, peer: local, cpu: None };
         self.schedule.push_within(self.config.wire_delay_max, SimEvent::Arrive(to, far, None, accepted));
         let faults = self.config.lines;
