@@ -121,7 +121,7 @@ pub fn run_remote_verb(verb: &RemoteVerb) -> Result<Exit, Failure> {
 }
 
 fn create_initiator(settings: Settings) -> Result<Initiator, Failure> {
-    Ok(Initiator::new(settings)?)
+    Ok(Initiator::new(Settings { warn: process::log::warn_on_stderr, ..settings })?)
 }
 
 /// A size of the command line.

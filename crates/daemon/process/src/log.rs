@@ -104,6 +104,11 @@ pub fn install_logger(settings: LogSettings) -> io::Result<()> {
     Ok(())
 }
 
+/// Says to the person at the terminal what may not be meant so.
+pub fn warn_on_stderr(warning: &str) {
+    write_stderr(&format!("warning: {}\n", crate::printable::escape_lines(warning)));
+}
+
 /// Writes text to stderr as it is: behind the lines that wait, without waiting for them, if this process logs.
 pub fn write_stderr(text: &str) {
     match STDERR_QUEUE.get() {

@@ -282,7 +282,13 @@ impl Attachment {
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
         let identity = |path: &RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
         let inherited = before.iter().map(identity).collect();
-        let settings = Settings { memory: PAYLOAD_MEMORY, isid, inherited, ..Settings::default() };
+        let settings = Settings {
+            memory: PAYLOAD_MEMORY,
+            isid,
+            inherited,
+            warn: process::log::warn_on_stderr,
+            ..Settings::default()
+        };
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&options.url)?;
         let (uuid, serial, block) = volume_identity::recorded_identity(&initiator, volume);

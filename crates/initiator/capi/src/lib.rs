@@ -104,6 +104,7 @@ fn settings_from_options(options: &Options) -> Result<Settings, Status> {
         poll_ns_max: u64::from(options.poll_us_max) * 1000,
         isid,
         inherited: Vec::new(),
+        warn: |_| (),
         open_timeout: Duration::from_millis(options.open_timeout_ms.into()),
         close_timeout: Duration::from_millis(options.close_timeout_ms.into()),
     })

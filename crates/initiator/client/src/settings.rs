@@ -33,6 +33,8 @@ pub struct Settings {
     pub inherited: Vec<PathIdentity>,
     /// Longest time for a volume to open, beside what its URL says.
     pub open_timeout: Duration,
+    /// Told what is allowed and hardly meant in the URL of a volume that is opened, for people. Never a secret.
+    pub warn: fn(&str),
     /// How long [`Initiator::close`](crate::Initiator::close) waits for a polite end.
     pub close_timeout: Duration,
 }
@@ -46,6 +48,7 @@ impl Default for Settings {
             isid: IsidChoice::Passing,
             inherited: Vec::new(),
             open_timeout: Duration::from_secs(30),
+            warn: |_| (),
             close_timeout: Duration::from_secs(2),
         }
     }

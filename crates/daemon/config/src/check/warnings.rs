@@ -7,7 +7,9 @@ use crate::{
     draft::HostDraft,
     name::VolumeName,
     plan::{Plan, Volume},
+    spec::VolumeSource,
 };
+use multipath::Url;
 
 /// Warns of a sound plan. `is_left_to_hosts`: whether a target or subsystem does not say itself if it is open.
 pub fn note_plan_warnings(
@@ -36,6 +38,13 @@ pub fn note_plan_warnings(
             ),
         );
     }
+    for volume in volumes {
+        for (url, warning) in
+            urls_of_source(&volume.value.spec.source).iter().filter_map(|url| Some((url, url.warning()?)))
+        {
+            sink.note_warning(&volume.at, format!("volume \"{}\": {url}: {warning}", volume.value.name));
+        }
+    }
     let reached = reached(plan);
     for volume in volumes.iter().filter(|_| !hosts.is_empty()) {
         let name = &volume.value.name;
@@ -47,6 +56,21 @@ pub fn note_plan_warnings(
                      grant for one of them"
                 ),
             );
+        }
+    }
+}
+
+/// The URLs of a volume on other machines.
+fn urls_of_source(source: &VolumeSource) -> Vec<Url> {
+    match source {
+        VolumeSource::Remote(urls) => Url::parse_joined(urls).unwrap_or_default(),
+        VolumeSource::Ram
+        | VolumeSource::File(_)
+        | VolumeSource::Device(_)
+        | VolumeSource::Null
+        | VolumeSource::Rbd(_) => Vec::new(),
+        VolumeSource::Stripe(stripe) => {
+            stripe.legs.iter().flat_map(|leg| urls_of_source(&leg.source)).collect()
         }
     }
 }
@@ -102,6 +126,18 @@ mod tests {
             "[[target]]\nname = \"iqn.2026-11.x:t\"\nopen = true\nluns = [{ lun = 0, volume = \"a\" }]\n";
         let said = warnings(&format!("{PORTAL}{VOLUME}{target}{host}"));
         assert_eq!(said, [] as [String; 0], "it says itself that it is open");
+    }
+
+    #[test]
+    fn a_generated_key_of_a_controller_that_proves_nothing_is_told() {
+        let url = "nvme+tcp://192.0.2.1/nqn.2026-11.x:v/1?secret_file=/s&concat=yes";
+        let volume = |source: &str| format!("[[volume]]\nname = \"a\"\nsource = \"{source}\"\n");
+        for source in [url.to_owned(), format!("stripe:{url}+{url}")] {
+            let said = warnings(&format!("{PORTAL}{}", volume(&source)));
+            assert!(said[0].contains("volume \"a\"") && said[0].contains("proves nothing"), "{said:?}");
+        }
+        let proven = format!("{url}&mutual_secret_file=/m");
+        assert_eq!(warnings(&format!("{PORTAL}{}", volume(&proven))), [] as [String; 0]);
     }
 
     #[test]

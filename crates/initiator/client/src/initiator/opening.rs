@@ -45,6 +45,9 @@ impl Initiator {
         let (mut legs, mut identities) = (Vec::new(), Vec::new());
         for urls in &name.legs {
             let (paths, its_identities) = self.make_paths(urls)?;
+            for (url, warning) in urls.iter().filter_map(|url| Some((url, url.warning()?))) {
+                (self.settings.warn)(&format!("{url}: {warning}"));
+            }
             identities.extend(its_identities);
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
             legs.push((paths, VolumeSettings::from_options(&first.options)));

@@ -167,6 +167,16 @@ impl Url {
         Ok(urls)
     }
 
+    /// What is allowed and hardly meant, in words, with what to do.
+    pub fn warning(&self) -> Option<&'static str> {
+        let proves_nobody = self.options.mutual_secret.is_none();
+        (self.options.concatenation == Some(true) && proves_nobody).then_some(
+            "concat=yes without mutual_secret_file: the controller proves nothing, and a machine between could pass for \
+             it, generate the key with this host and read all; give the controller's secret where the network is not \
+             trusted",
+        )
+    }
+
     /// Whether it names one volume: a logical unit or a namespace.
     pub fn has_volume(&self) -> bool {
         matches!(self.target, TargetSelector::Iscsi(_, Some(_)) | TargetSelector::Nvme(_, Some(_)))

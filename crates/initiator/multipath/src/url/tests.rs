@@ -19,6 +19,45 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
+fn a_generated_key_of_a_controller_that_proves_nothing_is_warned_of() {
+    let warning = |options: &str| {
+        Url::parse(&format!("nvme+tcp://h/nqn.2026-11.x:y/1{options}")).unwrap().warning().is_some()
+    };
+    assert!(warning("?secret_file=/s&concat=yes"));
+    for calm in ["", "?secret_file=/s", "?secret_file=/s&concat=no", "?tls_key_file=/k"] {
+        assert!(!warning(calm), "{calm}");
+    }
+    assert!(!warning("?secret_file=/s&mutual_secret_file=/m&concat=yes"));
+    assert!(!warning("?secret_file=/s&mutual_secret_env=M&concat=yes"));
+}
+
+#[test]
+fn a_path_may_say_where_it_leaves_this_machine() {
+    for url in ["iscsi://h/iqn.2026-11.x:y/0", "nvme+tcp://h/nqn.2026-11.x:y/1"] {
+        let parse = |option: &str| Url::parse(&format!("{url}?{option}"));
+        let options = parse("host_traddr=192.0.2.7&host_iface=eth0.5").unwrap().options;
+        assert_eq!(options.host_address, Some("192.0.2.7".parse().unwrap()));
+        assert_eq!(options.host_interface.unwrap().as_str(), "eth0.5");
+        for good in ["host_traddr=2001:db8::7", "host_traddr=[2001:db8::7]", "host_iface=abcdefghijklmno"] {
+            assert!(parse(good).is_ok(), "{good}");
+        }
+        for wrong in [
+            "host_traddr=",
+            "host_traddr=eth0",
+            "host_traddr=0.0.0.0",
+            "host_traddr=224.0.0.1",
+            "host_iface=",
+            "host_iface=abcdefghijklmnop",
+            "host_iface=a/b",
+            "host_iface=..",
+            "host_iface=a%20b",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
+
+#[test]
 fn plain_ones_are_read() {
     let url = parse(&format!("iscsi://10.0.0.1/{DISK}/3"));
     assert_eq!(url.protocol, Protocol::Iscsi);
