@@ -164,6 +164,7 @@ BASH_COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/blockwir
 ZSH_COMPLETION = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_blockwire
 FISH_COMPLETION = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/blockwire.fish
 UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/blockwire.service
+UNIT_CONNECT = $(DESTDIR)$(PREFIX)/lib/systemd/system/blockwire-connect-all.service
 SYSUSERS = $(DESTDIR)$(PREFIX)/lib/sysusers.d/blockwire.conf
 LIB = $(DESTDIR)$(PREFIX)/lib
 HEADER = $(DESTDIR)$(PREFIX)/include/blockwire.h
@@ -187,7 +188,8 @@ install-files:
 	$(RELEASE) completions zsh >$(ZSH_COMPLETION)
 	$(RELEASE) completions fish >$(FISH_COMPLETION)
 	sed 's|/usr/bin/blockwire|$(PREFIX)/bin/blockwire|' packaging/systemd/blockwire.service >$(UNIT)
-	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
+	sed 's|/usr/bin/blockwire|$(PREFIX)/bin/blockwire|' packaging/systemd/blockwire-connect-all.service >$(UNIT_CONNECT)
+	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(UNIT_CONNECT)
 	install -D -m 644 packaging/sysusers.d/blockwire.conf $(SYSUSERS)
 	install -D -m 644 $(dir $(RELEASE))libblockwire.so $(LIB)/libblockwire.so.1
 	ln -sf libblockwire.so.1 $(LIB)/libblockwire.so
@@ -206,5 +208,5 @@ deb-test:
 # Configuration, state and the user stay.
 uninstall:
 	rm -f $(BIN)/blockwire $(MAN)/blockwire.1 $(MAN)/blockwire-*.1 $(MAN5)/blockwire.toml.5
-	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(UNIT_CONNECT) $(SYSUSERS)
 	rm -f $(LIB)/libblockwire.so $(LIB)/libblockwire.so.1 $(LIB)/libblockwire.a $(HEADER) $(PKGCONFIG)

@@ -69,7 +69,8 @@ said=$(inside blockwire serve --check /etc/blockwire/blockwire.toml 2>&1) || fai
 grep -q '0 volumes' <<<"$said" || fail "the sample serves something: $said"
 [ ! -e "$DEBIAN/etc/systemd/system/multi-user.target.wants/blockwire.service" ] || fail "it is started by itself"
 for file in /usr/share/man/man5/blockwire.toml.5.gz /usr/share/man/man1/blockwire-serve.1.gz \
-  /usr/share/bash-completion/completions/blockwire /lib/systemd/system/blockwire.service; do
+  /usr/share/bash-completion/completions/blockwire /lib/systemd/system/blockwire.service \
+  /lib/systemd/system/blockwire-connect-all.service; do
   [ -s "$DEBIAN$file" ] || fail "$file is missing"
 done
 grep -q '^ExecStart=/usr/bin/blockwire serve ' "$DEBIAN/lib/systemd/system/blockwire.service" || fail "another binary is started"

@@ -16,6 +16,7 @@ for prefix in /usr /opt/block; do
     share/man/man5/blockwire.toml.5 \
     share/bash-completion/completions/blockwire share/zsh/site-functions/_blockwire \
     share/fish/vendor_completions.d/blockwire.fish lib/systemd/system/blockwire.service \
+    lib/systemd/system/blockwire-connect-all.service \
     lib/sysusers.d/blockwire.conf include/blockwire.h lib/libblockwire.so.1 lib/libblockwire.a \
     lib/pkgconfig/blockwire.pc; do
     [ -s "$at/$file" ] || fail "$prefix/$file is missing or empty"
@@ -28,6 +29,8 @@ for prefix in /usr /opt/block; do
   bash -n "$at/share/bash-completion/completions/blockwire" || fail "the completion script is wrong"
   unit=$at/lib/systemd/system/blockwire.service
   grep -q "^ExecStart=$prefix/bin/blockwire serve " "$unit" || fail "the unit starts another binary"
+  grep -q "^ExecStart=$prefix/bin/blockwire connect-all$" "${unit%.service}-connect-all.service" ||
+    fail "the unit of nodes starts another binary"
   ! grep -q '/usr/bin/blockwire' "$unit" || [ "$prefix" = /usr ] || fail "the unit names another place"
   grep -qx "prefix=$prefix" "$at/lib/pkgconfig/blockwire.pc" || fail "pkg-config would look elsewhere"
   [ "$(readlink "$at/lib/libblockwire.so")" = libblockwire.so.1 ] || fail "programs would be linked to nothing"

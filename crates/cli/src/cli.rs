@@ -33,7 +33,7 @@ const LONG_ABOUT: &str = "\
 Block storage over Ethernet, in user space.
 
 `blockwire serve` exports memory, files and block devices of this machine over iSCSI and NVMe/TCP. `discover`, `info`, \
-`read`, `write`, `copy`, `verify`, `reserve`, `scsi`, `nvme`, `doctor`, `attach` and `bench` use volumes of other machines, without a \
+`read`, `write`, `copy`, `verify`, `reserve`, `scsi`, `nvme`, `doctor`, `attach`, `node`, `connect-all` and `bench` use volumes of other machines, without a \
 kernel module and without root. The other verbs query or change a running daemon.";
 
 const EXAMPLES: &str = "\
@@ -315,6 +315,12 @@ mod tests {
             "iscsictl -r target=iqn.x -k initiator=iqn.y",
             "iscsictl -D 0x1",
             "iscsictl -g",
+            "node list --json",
+            "node add a iscsi://h/iqn.2026-11.x:y/0 --autostart --via nbd",
+            "node set a --autostart no --nodes d",
+            "node discover nvme+tcp://h --autostart yes",
+            "connect-all",
+            "connect-all a b --control c --json",
             "stop",
             "completions fish",
             "man dir",
@@ -367,6 +373,9 @@ mod tests {
             &["nvme", "admin-passthru", URL, "--opcode=6"],
             &["nvme", "io-passthru", URL, "--opcode=2"],
             &["attach", URL, "--daemon"],
+            &["node", "add", "a", URL],
+            &["node", "set", "a", "--url", URL],
+            &["node", "discover", URL],
             &["bench", URL, URL],
             &["bench", "--job", "file", &format!("--map=a={URL}")],
         ] {

@@ -32,7 +32,7 @@ use recovery::{
 const TRANSIENT_USE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A time of the command line.
-fn parse_timeout(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let time = ::client::parse_time(text).filter(|time| *time <= RECOVERY_TIMEOUT_MAX);
     time.ok_or_else(|| "a time of at most a day, for example 500ms, 30s or 2m".to_owned())
 }
@@ -149,7 +149,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
     served.map(|()| Exit::Success)
 }
 
-fn control_socket(given: Option<&Path>) -> PathBuf {
+pub(super) fn control_socket(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| DefaultPaths::of_process().control, Path::to_owned)
 }
 
@@ -171,7 +171,7 @@ fn attach_by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> 
 }
 
 /// Where notes may be: beside the socket that is named, and at the usual place.
-fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
+pub(super) fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
     let mut dirs = vec![record::record_dir(None)];
     let named = control.map(|control| record::record_dir(Some(control)));
     dirs.extend(named.filter(|named| *named != dirs[0]));

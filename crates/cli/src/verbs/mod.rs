@@ -4,9 +4,12 @@
 //! code tells the kind of failure.
 
 mod attach;
+mod connect_all;
 mod copy;
 mod discover;
 mod info;
+mod node;
+mod node_store;
 mod raw_commands;
 mod read_write;
 mod reserve;
@@ -89,6 +92,10 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     Attach(attach::AttachArgs),
     /// Remove a local block device that `attach` made
     Detach(attach::DetachArgs),
+    /// Keep the volumes that this machine attaches: their URLs, and how
+    Node(node::NodeArgs),
+    /// Attach all volumes that are kept by `node` and marked for it
+    ConnectAll(connect_all::ConnectAllArgs),
     /// Keep an attachment alive whose holder was killed; `attach` starts it
     #[command(hide = true)]
     Keep(recovery::GuardianArgs),
@@ -114,6 +121,8 @@ pub fn run_remote_verb(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Nvme(verb) => raw_commands::nvme(verb),
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
+        RemoteVerb::Node(args) => node::run_node_verb(args),
+        RemoteVerb::ConnectAll(args) => connect_all::connect_all(args),
         RemoteVerb::Keep(args) => recovery::run_guardian(args),
         RemoteVerb::Bench(args) => bench::run_bench(args),
         RemoteVerb::Eval(args) => eval::run_eval_verb(args),

@@ -17,6 +17,7 @@ mod initiator;
 mod killed;
 mod limits;
 mod logs;
+mod nodes;
 mod operator;
 mod ours;
 mod papers;
