@@ -1,6 +1,8 @@
 //! `blockwire discover` and `blockwire doctor`: what a target offers, and where a connection fails.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::ops::ControlFlow;
 
 use clap::Args;
 use client::trace::{Speaker, TraceEvent};
@@ -15,10 +17,18 @@ use process::exit::{Exit, Failure};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire discover iscsi://10.0.0.1
-  blockwire discover nvme+tcp://10.0.0.1:8009")]
+  blockwire discover nvme+tcp://10.0.0.1:8009
+  blockwire discover nvme+tcp://10.0.0.1 --watch
+
+With --watch it prints a line for each subsystem and port, `+ URL` for one that is offered and `- URL` for one that is \
+offered no more, until it is ended. The discovery controller says when something has changed; a lost connection is made \
+again. With --json each line is an object.")]
 pub struct DiscoverArgs {
     /// A portal or discovery service: iscsi://HOST or nvme+tcp://HOST
     pub url: SecretUrl,
+    /// Stay, and print what comes and goes; NVMe/TCP only
+    #[arg(long)]
+    pub watch: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -50,6 +60,9 @@ fn target_url(found: &DiscoveredTarget) -> String {
 
 /// Asks what there is.
 pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
+    if args.watch {
+        return watch(args);
+    }
     let discovered = client::discover_targets(&args.url)?;
     let mut text = String::new();
     if args.json {
@@ -84,6 +97,35 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to this host{place}")));
     }
     Ok(Exit::Success)
+}
+
+/// Shows what comes and goes.
+fn watch(args: &DiscoverArgs) -> Result<Exit, Failure> {
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let mut failure = None;
+    client::watch_discovery(&args.url, |found| {
+        let now: BTreeSet<String> = found.targets.iter().map(target_url).collect();
+        let (gone, new) = (known.difference(&now), now.difference(&known));
+        let changes = gone.map(|url| ("-", url)).chain(new.map(|url| ("+", url)));
+        let lines: String = changes
+            .map(|(sign, url)| match args.json {
+                true => format!(
+                    "{}\n",
+                    json!({ "event": if sign == "+" { "added" } else { "removed" }, "url": url })
+                ),
+                false => format!("{sign} {url}\n"),
+            })
+            .collect();
+        known = now;
+        match print(&lines) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(why) => {
+                failure = Some(why);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    failure.map_or(Ok(Exit::Success), Err)
 }
 
 /// Brings a path up and shows each step.

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::verbs::{fails, good, json, served, urls};
+use crate::daemon::Place;
+use crate::verbs::{CONFIG, fails, good, json, urls};
 
 fn text(words: &[&str]) -> String {
     String::from_utf8(good(words)).unwrap()
@@ -12,7 +13,7 @@ fn text(words: &[&str]) -> String {
 
 #[test]
 fn nodes_are_added_shown_changed_and_removed() {
-    let place = crate::daemon::Place::new();
+    let place = Place::new();
     let dir = place.path("nodes.d");
     let nodes = format!("--nodes={}", dir.display());
     let url = "iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0?commands=8";
@@ -62,7 +63,8 @@ fn detach(control: &Path, name: &str) {
 
 #[test]
 fn what_is_discovered_is_attached_by_the_daemon() {
-    let (place, daemon) = served();
+    let place = Place::new();
+    let daemon = place.serve(CONFIG, &["--nvme", "127.0.0.1:0", "--no-sandbox"]);
     let control = place.path("control");
     let nodes = format!("--nodes={}", place.path("nodes.d").display());
     let control_option = format!("--control={}", control.display());

@@ -75,6 +75,39 @@ fn info_says_the_same_over_both_protocols() {
     assert!(card.contains("24 MiB") && card.matches("\npath ").count() == 2, "{card}");
 }
 
+/// Ends a process that this test began.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_is_offered_is_watched() {
+    use std::io::BufRead;
+    let (place, daemon) = served();
+    let url = format!("nvme+tcp://{}", daemon.nvme.unwrap());
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+        .args(["discover", &url, "--watch"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(watch.stdout.take().unwrap()).lines();
+    let _ended = Ended(watch);
+    let mut line = || lines.next().unwrap().unwrap();
+    let offered = |name: &str| format!("{url}/nqn.2026-11.io.blockwire:{name}/1");
+    assert_eq!([line(), line()], ["a", "b"].map(|name| format!("+ {}", offered(name))));
+    let control = format!("--control={}", place.path("control").display());
+    good(&["volume", "create", "c=ram:1M", &control]);
+    assert_eq!(line(), format!("+ {}", offered("c")));
+    good(&["volume", "delete", "c", &control]);
+    assert_eq!(line(), format!("- {}", offered("c")));
+    fails(&["discover", &format!("iscsi://{}", daemon.at), "--watch"], 2, "no events of discovery");
+}
+
 #[test]
 fn bytes_go_by_pipes_and_files() {
     let (place, daemon) = served();

@@ -1,8 +1,10 @@
 //! Discovery, and a single path examined step by step.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use buf::{Cx, MemoryClass, Payload, Time};
+use multipath::nvme::DiscoveryWatchEvent;
 use multipath::trace::TraceLine;
 use multipath::url::{TargetSelector, Url};
 use multipath::{
@@ -115,6 +117,70 @@ pub fn discover_targets(text: &str) -> Result<DiscoveryResult, Error> {
                 .map_err(|why| error_of_down_reason(&url, &why))?;
             Ok(from_nvme_report(&survey))
         }
+    }
+}
+
+/// Tells what an NVMe discovery service offers, and again each time that it has changed, until `told` breaks. The service
+/// says when; a connection that is lost is made again.
+///
+/// # Errors
+/// If the service cannot be reached at first, or tells of no changes. iSCSI has no events of discovery.
+pub fn watch_discovery(
+    text: &str,
+    mut told: impl FnMut(&DiscoveryResult) -> ControlFlow<()>,
+) -> Result<(), Error> {
+    let url = Url::parse(text).map_err(Error::usage)?;
+    if url.protocol != Protocol::Nvme {
+        return Err(Error::usage("iSCSI has no events of discovery: ask again instead"));
+    }
+    let (mut is_first, mut delay) = (true, WATCH_DELAY_MIN);
+    loop {
+        match watch_once(&url, text, &mut is_first, &mut told) {
+            Ok(ControlFlow::Break(())) => return Ok(()),
+            Ok(ControlFlow::Continue(())) => delay = WATCH_DELAY_MIN,
+            // What has worked may work again.
+            Err(why) if is_first => return Err(why),
+            Err(_) => delay = (delay * 2).min(WATCH_DELAY_MAX),
+        }
+        std::thread::sleep(delay);
+    }
+}
+
+/// Between two readings of a log that changes again and again, and between two attempts to reach its service.
+const WATCH_DELAY_MIN: Duration = Duration::from_secs(1);
+const WATCH_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// Watches until the association is lost (then it goes on) or `told` breaks. `is_first`: nothing was told yet.
+fn watch_once(
+    url: &Url,
+    text: &str,
+    is_first: &mut bool,
+    told: &mut impl FnMut(&DiscoveryResult) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, Error> {
+    let (addresses, secrets) = (resolve_addresses(url)?, fetch_secrets(url)?);
+    let who = identity::host_identity(IsidChoice::Passing, [0; 3])?;
+    let watch = multipath::discovery_watch(url, addresses, &who, &secrets).map_err(Error::usage)?;
+    let mut inline = inline_reactor(|_| SocketsEndpoint(watch))?;
+    inline.with_endpoint(|alone, cx| alone.0.start(cx));
+    match run_until(&mut inline, |alone, _| alone.0.poll_event())? {
+        DiscoveryWatchEvent::Lost(why) => return Err(error_of_down_reason(url, &why)),
+        DiscoveryWatchEvent::Watching | DiscoveryWatchEvent::Changed => {}
+    }
+    loop {
+        let found = discover_targets(text)?;
+        *is_first = false;
+        if told(&found).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        loop {
+            match inline.with_endpoint(|alone, _| alone.0.poll_event()) {
+                Some(DiscoveryWatchEvent::Changed) => break,
+                Some(DiscoveryWatchEvent::Lost(_)) => return Ok(ControlFlow::Continue(())),
+                Some(DiscoveryWatchEvent::Watching) => {}
+                None => inline.turn(None),
+            }
+        }
+        std::thread::sleep(WATCH_DELAY_MIN);
     }
 }
 

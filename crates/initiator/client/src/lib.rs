@@ -45,7 +45,9 @@ mod secret;
 mod settings;
 mod volume_name;
 
-pub use discovery::{DiscoveredTarget, DiscoveryResult, PathExamination, discover_targets, examine_path};
+pub use discovery::{
+    DiscoveredTarget, DiscoveryResult, PathExamination, discover_targets, examine_path, watch_discovery,
+};
 pub use error::{Error, ErrorKind};
 pub use identity::{IsidChoice, PathIdentity};
 pub use initiator::{Initiator, RawData, fetch_secrets, resolve_addresses};

@@ -165,6 +165,36 @@ pub fn subsystem_discovery(
     who: &HostIdentity,
     secrets: &UrlSecrets,
 ) -> Result<nvme::Discovery, PathConfigError> {
+    discovery_settings(url, addresses, who, secrets).map(nvme::Discovery::new)
+}
+
+/// A watch of what a discovery service offers, as a URL says.
+///
+/// # Errors
+/// As [`AnyPath::from_url`].
+pub fn discovery_watch(
+    url: &Url,
+    addresses: Vec<SocketAddr>,
+    who: &HostIdentity,
+    secrets: &UrlSecrets,
+) -> Result<nvme::DiscoveryWatch, PathConfigError> {
+    let mut settings = discovery_settings(url, addresses, who, secrets)?;
+    if url.options.keep_alive.is_none_or(|time| time.is_zero()) {
+        settings.times.keep_alive = DISCOVERY_KEEP_ALIVE;
+    }
+    Ok(nvme::DiscoveryWatch::new(settings))
+}
+
+/// How long a discovery controller is to stay without a sign of life, unless the URL says it: longer than its log takes
+/// to be read.
+const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
+
+fn discovery_settings(
+    url: &Url,
+    addresses: Vec<SocketAddr>,
+    who: &HostIdentity,
+    secrets: &UrlSecrets,
+) -> Result<nvme::Settings, PathConfigError> {
     let subsystem =
         if let TargetSelector::Nvme(name, _) = &url.target { name.clone() } else { Nqn::discovery_service() };
     let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
@@ -179,7 +209,7 @@ pub fn subsystem_discovery(
     settings.tls = tls_context(url, secrets, &settings)?;
     settings.concatenation = url.options.concatenation == Some(true);
     apply_queue_options(url, &mut settings);
-    Ok(nvme::Discovery::new(settings))
+    Ok(settings)
 }
 
 fn dial_source(url: &Url) -> DialSource {

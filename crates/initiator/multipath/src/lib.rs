@@ -33,7 +33,8 @@ pub mod trace;
 pub mod url;
 
 pub use any_path::{
-    AnyPath, HostIdentity, PathConfigError, UrlSecrets, subsystem_discovery, target_discovery,
+    AnyPath, HostIdentity, PathConfigError, UrlSecrets, discovery_watch, subsystem_discovery,
+    target_discovery,
 };
 pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{

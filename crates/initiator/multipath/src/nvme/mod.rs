@@ -25,6 +25,7 @@ mod association_start;
 mod bringup;
 mod controller_watch;
 mod discovery;
+mod discovery_watch;
 mod down_reasons;
 mod facts;
 mod fence;
@@ -55,6 +56,7 @@ use crate::{DownReason, Path, PathEvent, Protocol, RawCommand, ReservationOp, Vo
 pub use discovery::{
     CONTROLLERS_MAX, DiscoveredSubsystem, Discovery, DiscoveryReport, RECORDS_MAX, REFERRAL_HOPS_MAX,
 };
+pub use discovery_watch::{DiscoveryWatch, DiscoveryWatchEvent};
 pub use settings::{IO_QUEUES_MAX, QUEUE_DEPTH_MAX, Settings, Timeouts};
 
 use admin_commands::PendingAdminCommands;

@@ -1,6 +1,7 @@
 //! A path over NVMe/TCP against our own target's side, in one process without sockets.
 
 mod discovery;
+mod discovery_watch;
 mod doubt;
 mod hostile;
 mod losses;
