@@ -118,9 +118,10 @@ impl FuseMount {
             Err(error) => return Err(error),
         };
         let at = open_directory(dir).map_err(|error| match error {
-            Errno::NOTDIR | Errno::LOOP => {
-                io::Error::new(io::ErrorKind::NotADirectory, "it must be a directory, not a link")
-            }
+            Errno::NOTDIR | Errno::LOOP => io::Error::new(
+                io::ErrorKind::NotADirectory,
+                "it must be a directory, not a file or a link: name an empty one",
+            ),
             other => other.into(),
         })?;
         let made = is_new.then(|| CreatedDir::from_directory(&at, Path::new(""))).transpose()?;
