@@ -63,7 +63,7 @@ discovery() {
   portal=${portal%/*/*}
   # A target in a guest announces the address that it has there.
   expect "^${portal%%[+:]*}.*://${ANNOUNCED:-127\.0\.0\.1:[0-9]*}/$(name disk)/" bw discover "$portal"
-  expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "$(url disk)"
+  expect '"size_bytes": '$((VOLUME_MIB << 20)) bw info --json "$(url disk)"
   expect '^healthy: ' bw doctor "$(url disk)"
   refused "${NO_SUCH_EXIT:-21}" "${NO_SUCH:-check the target name}" bw info "$(url no-such)"
 }
@@ -325,7 +325,7 @@ secrets_iscsi() {
   target_stop
   target_chap "$DIR" alice ourworldly12
   target_start "$DIR"
-  expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}"
+  expect '"size_bytes": '$((VOLUME_MIB << 20)) bw info --json "iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}"
   # Some say that they want CHAP, some just close.
   refused "${UNPROVED:-24}" "${UNPROVED_SAYS:-CHAP}" bw info "iscsi://$at"
   whose "CHAP user name and secret that this side sends" "iscsi://alice@$at?secret_file=$DIR/wrong.secret${HASHES:-}"
@@ -333,7 +333,7 @@ secrets_iscsi() {
   target_chap "$DIR" alice ourworldly12 target theirworldl1
   target_start "$DIR"
   unit="iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}&mutual_user=target&mutual_secret_file=$DIR"
-  expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit/their.secret"
+  expect '"size_bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit/their.secret"
   whose "same secret for the target" "$unit/wrong.secret"
   whose "CHAP user name and secret that this side sends" "${unit/our.secret/wrong.secret}/their.secret"
   [ "$ALL" = 0 ] || each_hash "$unit/their.secret"
@@ -361,7 +361,7 @@ secrets_nvme() {
     target_dhchap "$host" "$(cat "$DIR/our.secret")"
     target_start "$DIR"
     unit="$(url disk)?host_nqn=$host&host_id=$(uuid 3)"
-    expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit&secret_file=$DIR/our.secret"
+    expect '"size_bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit&secret_file=$DIR/our.secret"
     whose "wants this host to authenticate" "$unit"
     # nvmet closes at times before its refusal is out, amid authentication.
     whose "secret" "$unit&secret_file=$DIR/wrong.secret"

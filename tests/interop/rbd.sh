@@ -37,7 +37,7 @@ ceph_rbd() { timeout 60 rbd -c "$CEPH_CONF" "$@"; }
 both() { OVER=iscsi "$@"; OVER=nvme "$@"; }
 # used IMAGE: bytes that it has in the cluster
 used() { ceph_rbd du --format json "rbd/$1" | sed -n 's/.*"used_size":\([0-9]*\).*/\1/p'; }
-bytes() { bw info --json "$(url disk)" | sed -n 's/.*"bytes": *\([0-9]*\).*/\1/p' | head -n 1; }
+bytes() { bw info --json "$(url disk)" | sed -n 's/.*"size_bytes": *\([0-9]*\).*/\1/p' | head -n 1; }
 logged() { grep -q -- "$1" "$DIR/stderr"; }
 
 ceph_rbd create --size 64M rbd/thin

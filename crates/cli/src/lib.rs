@@ -12,6 +12,8 @@ pub mod iscsictl;
 pub mod key;
 pub mod man;
 pub mod output;
+pub mod reports;
 pub mod run;
+pub mod schema;
 mod top;
 pub mod verbs;

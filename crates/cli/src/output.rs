@@ -5,6 +5,7 @@ mod latency;
 mod layout;
 mod plan;
 
+use crate::reports::{FailureFacts, FailureReport, StoppingReport};
 use config::size::format_human;
 use control::{
     Answer,
@@ -16,7 +17,7 @@ use control::{
 pub use layout::{DisplayText, Emphasis, Terminal, render_table};
 
 use layout::render_card;
-use process::printable;
+use process::{exit::Failure, printable};
 
 /// The text of an answer, with its last line end.
 pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
@@ -92,10 +93,23 @@ pub fn answer_json(answer: &Answer) -> String {
         Answer::Detached { way } => Ok(serde_json::json!({ "detached": way })),
         Answer::Plan(report) => serde_json::to_value(report),
         Answer::Status(status) => serde_json::to_value(status),
-        Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
+        Answer::Stopping { pid } => serde_json::to_value(StoppingReport { stopping: true, pid: *pid }),
     };
     // Reports hold texts, numbers and lists only, which always have a JSON form.
     printable::escape_lines(&format!("{:#}\n", value.unwrap_or_default())).into_owned()
+}
+
+/// A failure for programs: one object on one line, for standard error.
+pub fn failure_json(failure: &Failure) -> String {
+    let error = FailureFacts {
+        code: failure.exit.name(),
+        exit_code: failure.exit as u8,
+        fault: failure.fault.name(),
+        message: failure.message.clone(),
+        next: failure.next_step(),
+    };
+    let value = serde_json::to_value(FailureReport { error }).unwrap_or_default();
+    format!("{}\n", printable::escape_line(&value.to_string()))
 }
 
 fn or_dash(value: Option<impl ToString>) -> String {
@@ -499,6 +513,17 @@ mod tests {
         assert_eq!(value[0]["name"], "a");
         assert_eq!(value[0]["size_bytes"], 64 << 20);
         assert_eq!(answer_json(&Answer::Sessions(Vec::new())), "[]\n");
+    }
+
+    #[test]
+    fn a_failure_is_one_line_of_json() {
+        let line = failure_json(&Failure::usage("two\nlines \u{202e}"));
+        assert!(line.ends_with("}\n") && line.matches('\n').count() == 1 && line.is_ascii(), "{line}");
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let error = &value["error"];
+        assert_eq!((&error["code"], &error["exit_code"]), (&"usage".into(), &2.into()));
+        assert_eq!((&error["fault"], &error["message"]), (&"caller".into(), &"two\nlines \u{202e}".into()));
+        assert!(error["next"].as_str().unwrap().contains("--help"), "{line}");
     }
 
     #[test]

@@ -48,7 +48,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     // A write beyond the limit of a file's size (RLIMIT_FSIZE) is an error of that file (EFBIG), and no reason to end
     // the process, which is what the signal does that nobody handles. Without a handler all is as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-    let cli = match Cli::try_parse_from(verbs::reorder_words(args.into_iter().collect())) {
+    let words = verbs::reorder_words(args.into_iter().collect());
+    // Who wants JSON reads failures as JSON too, also that of a command line that cannot be parsed.
+    let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(mut why) => {
             remove_destructive_suggestion(&mut why);
@@ -59,7 +62,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
             // What was typed is shown again, but for a password in it.
             let said = why.render().to_string();
             let safe = redact_url_passwords(&said);
-            if safe == said {
+            if wants_json && exit == Exit::Usage {
+                log::write_stderr(&output::failure_json(&Failure::usage(safe.trim_end())));
+            } else if safe == said {
                 let _ = why.print();
             } else {
                 let _ = io::stderr().write_all(safe.as_bytes());
@@ -68,7 +73,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
         }
     };
     let exit = run_verb(cli.verb, start).unwrap_or_else(|failure| {
-        log::write_failure(&failure.to_string());
+        match wants_json {
+            true => log::write_stderr(&output::failure_json(&failure)),
+            false => log::write_failure(&failure.to_string()),
+        }
         failure.exit
     });
     log::flush();

@@ -75,6 +75,41 @@ fn without_a_daemon_every_verb_says_where_it_looked() {
     }
 }
 
+/// Who asks for JSON gets failures as JSON: on stderr, one object on one line.
+#[test]
+fn failures_are_json_where_json_is_asked_for() {
+    let lines = [
+        ("volume list --json --control none.sock", 1, "failure", "daemon"),
+        ("status --json --control none.sock", 1, "failure", "daemon"),
+        (
+            "attach --daemon --json --control none.sock iscsi://127.0.0.1/iqn.2026-11.x:y/0",
+            1,
+            "failure",
+            "daemon",
+        ),
+        ("volume list --json --colour", 2, "usage", "caller"),
+        ("info --json iscsi://h", 2, "usage", "caller"),
+        ("discover --json iscsi://127.0.0.1:1", 8, "connect-timeout", "peer"),
+        ("doctor --json /dev/null", 2, "usage", "caller"),
+        ("read --json nvme+tcp://127.0.0.1:1/nqn.2026-11.x:y/1 --output out", 8, "connect-timeout", "peer"),
+        ("copy --json none out", 1, "failure", "unknown"),
+        ("bench --json iscsi://127.0.0.1:1/iqn.2026-11.x:y/0 --iodeth=4", 2, "usage", "caller"),
+        ("eval compare --json none none", 1, "failure", "unknown"),
+    ];
+    for (line, exit, code, fault) in lines {
+        let out = blockwire(line);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(exit), "{line}: {said}");
+        let value: serde_json::Value =
+            serde_json::from_str(&said).unwrap_or_else(|why| panic!("{line}: {why}: {said}"));
+        let error = &value["error"];
+        assert_eq!((&error["code"], &error["fault"]), (&code.into(), &fault.into()), "{line}: {said}");
+        assert_eq!(error["exit_code"], exit, "{line}: {said}");
+        let texts = ["message", "next"].map(|name| error[name].as_str().unwrap_or_default());
+        assert!(texts.iter().all(|text| !text.is_empty()), "{line}: {said}");
+    }
+}
+
 #[test]
 fn experiments_are_listed_with_their_papers_figures() {
     check("eval list", 0, "High Performance iSCSI at 100GbE", "");

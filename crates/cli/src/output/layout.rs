@@ -171,7 +171,9 @@ pub fn render_table<const N: usize>(
     out.0.push_str(&render_line(terminal, &head, &widths, &is_below, Some(Emphasis::Head)));
     for row in &rows {
         out.0.push_str(&render_line(terminal, &row.each_ref().map(String::as_str), &widths, &is_below, None));
-        for ((name, cell), _) in head.iter().zip(row).zip(is_below).filter(|(_, below)| *below) {
+        let below = head.iter().zip(row).zip(is_below).filter(|(_, below)| *below);
+        // What is not there needs no line of its own.
+        for ((name, cell), _) in below.filter(|((_, cell), _)| !matches!(cell.as_str(), "" | "-")) {
             let label = format!("{:<label_width$}", name.to_lowercase());
             let begin = INDENT + label_width + 1;
             let cell = terminal.mark(state_emphasis(cell), &terminal.wrap(cell, begin, begin));

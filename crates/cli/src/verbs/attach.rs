@@ -15,8 +15,9 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::print;
+use super::{json_text, print};
 use crate::output::{self, Terminal};
+use crate::reports::{AttachedReport, DetachedReport};
 use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
@@ -181,8 +182,7 @@ pub(super) fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
 fn list_attachments(args: &AttachArgs) -> Result<Exit, Failure> {
     let found = recovery::find_all(&record_dirs(args.control.as_deref()))?;
     if args.json {
-        let all: Vec<_> = found.iter().map(attachment_json).collect();
-        print(&format!("{:#}\n", serde_json::json!(all)))?;
+        print(&json_text(&found.iter().map(attachment_report).collect::<Vec<_>>()))?;
         return Ok(Exit::Success);
     }
     let mut rows = Vec::new();
@@ -209,23 +209,26 @@ fn list_attachments(args: &AttachArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn attachment_json(found: &FoundAttachment) -> serde_json::Value {
+fn attachment_report(found: &FoundAttachment) -> AttachedReport {
     let FoundAttachment { record, state, .. } = found;
-    let mut value = serde_json::json!({
-        "pid": record.holder.pid,
-        "daemon": record.control.is_some(),
-        "url": record.url,
-        "via": record.via,
-        "ways": record.ways,
-        "uuid": record.uuid,
-        "timeout_ms": record.timeout_ms,
-    });
-    if let (Some(value), Ok(serde_json::Value::Object(state))) =
-        (value.as_object_mut(), serde_json::to_value(state))
-    {
-        value.extend(state);
+    let (state, left_ms) = match state {
+        AttachState::Serving => ("serving", None),
+        AttachState::Waiting { left_ms } => ("waiting", Some(*left_ms)),
+        AttachState::Failing => ("failing", None),
+        AttachState::Stranded => ("stranded", None),
+        AttachState::Unknown => ("unknown", None),
+    };
+    AttachedReport {
+        pid: record.holder.pid,
+        daemon: record.control.is_some(),
+        url: record.url.clone(),
+        via: record.via.clone(),
+        ways: record.ways.clone(),
+        uuid: record.uuid.clone(),
+        timeout_ms: record.timeout_ms,
+        state,
+        left_ms,
     }
-    value
 }
 
 /// Ends an attachment, and waits until it is gone.
@@ -233,9 +236,8 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
     let found = recovery::find(&record_dirs(args.control.as_deref()), &args.name)?;
     end_attachment(&found, args.now)?;
     if args.json {
-        let AttachRecord { url, via, ways, uuid, .. } = &found.record;
-        let facts = serde_json::json!({ "url": url, "via": via, "ways": ways, "uuid": uuid });
-        print(&format!("{facts:#}\n"))?;
+        let AttachRecord { url, via, ways, uuid, .. } = found.record.clone();
+        print(&json_text(&DetachedReport { url, via, ways, uuid }))?;
     }
     Ok(Exit::Success)
 }

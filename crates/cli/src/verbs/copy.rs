@@ -13,7 +13,8 @@ use buf::{Payload, SgMut};
 use clap::Args;
 use client::{Durability, Initiator, IoCompletion, IoId, Op, Settings};
 
-use super::{create_initiator, print};
+use super::{create_initiator, json_text, print};
+use crate::reports::CopyReport;
 use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
@@ -302,11 +303,14 @@ fn report_copied(
 ) -> String {
     if args.json {
         let seconds = time.as_secs_f64();
-        let facts = serde_json::json!({
-            "bytes": bytes, "written": written, "zeroed": zeroed, "seconds": seconds, "verified": args.verify,
-            "new_file": is_new,
+        return json_text(&CopyReport {
+            size_bytes: bytes,
+            written_bytes: written,
+            zeroed_bytes: zeroed,
+            seconds,
+            verified: args.verify,
+            new_file: is_new,
         });
-        return format!("{facts:#}\n");
     }
     let verified = if args.verify { ", compared and alike" } else { "" };
     let destination = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };

@@ -5,11 +5,13 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use clap::Args;
-use client::trace::{Speaker, TraceEvent};
+use client::trace::{Speaker, TraceEvent, TraceLine};
 use client::{DiscoveredTarget, Protocol};
-use serde_json::json;
 
-use super::print;
+use super::{json_text, print};
+use crate::reports::{
+    DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget, protocol_word,
+};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
@@ -44,13 +46,6 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-fn protocol_word(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Iscsi => "iscsi",
-        Protocol::Nvme => "nvme-tcp",
-    }
-}
-
 /// What to type next: a URL without unit, since discovery names none.
 fn target_url(found: &DiscoveredTarget) -> String {
     let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
@@ -66,17 +61,16 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     let discovered = client::discover_targets(&args.url)?;
     let mut text = String::new();
     if args.json {
-        let found: Vec<_> = discovered
-            .targets
-            .iter()
-            .map(|one| {
-                json!({
-                    "protocol": protocol_word(one.protocol), "name": one.name, "address": one.address, "tag": one.tag,
-                    "tls": one.tls, "url": target_url(one),
-                })
-            })
-            .collect();
-        text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
+        let found = |one: &DiscoveredTarget| FoundTarget {
+            protocol: protocol_word(one.protocol),
+            name: one.name.clone(),
+            address: one.address.clone(),
+            tag: one.tag,
+            tls: one.tls,
+            url: target_url(one),
+        };
+        let found = discovered.targets.iter().map(found).collect();
+        text = json_text(&DiscoveryReport { found, problems: discovered.problems.clone() });
     } else {
         for one in &discovered.targets {
             let tls = if one.tls {
@@ -132,24 +126,25 @@ fn watch(args: &DiscoverArgs) -> Result<Exit, Failure> {
 pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
     let examined = client::examine_path(&args.url)?;
     if args.json {
-        let lines: Vec<_> = examined
-            .lines
-            .iter()
-            .map(|line| {
-                let (event, more) = match &line.event {
-                    TraceEvent::Begins => ("begins", json!({})),
-                    TraceEvent::Ends => ("ends", json!({})),
-                    TraceEvent::Field { by, name, value } => {
-                        let by = if *by == Speaker::Us { "us" } else { "target" };
-                        ("field", json!({ "by": by, "name": name, "value": value }))
-                    }
-                    TraceEvent::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
-                };
-                json!({ "connection": line.connection, "stage": line.stage, "event": event, "what": more })
-            })
-            .collect();
+        let step = |line: &TraceLine| ExaminationStep {
+            connection: line.connection,
+            stage: line.stage.to_string(),
+            event: match &line.event {
+                TraceEvent::Begins => ExaminationEvent::Begins,
+                TraceEvent::Ends => ExaminationEvent::Ends,
+                TraceEvent::Field { by, name, value } => ExaminationEvent::Field {
+                    by: if *by == Speaker::Us { "us" } else { "target" },
+                    name: name.to_string(),
+                    value: value.clone(),
+                },
+                TraceEvent::Fails { why, advice } => {
+                    ExaminationEvent::Fails { why: why.clone(), next: advice.to_string() }
+                }
+            },
+        };
         let why = examined.outcome.as_ref().err().map(|why| why.message.clone());
-        print(&format!("{:#}\n", json!({ "steps": lines, "healthy": why.is_none(), "why": why })))?;
+        let steps = examined.lines.iter().map(step).collect();
+        print(&json_text(&ExaminationReport { steps, healthy: why.is_none(), why }))?;
     } else {
         print(&steps_text(&examined))?;
     }

@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
-use client::{PathInfo, PathState, Protocol, ReservationOp, Settings};
-use serde_json::{Value, json};
+use client::{PathState, ReservationOp, Settings};
+use serde_json::Value;
 
-use super::{create_initiator, print};
+use super::{create_initiator, json_value, print};
+use crate::reports::{PathReport, RemoteReservation, RemoteReservationReport, RemoteVolumeReport};
 use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
@@ -47,67 +48,32 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     };
     let paths = initiator.paths(volume);
     let reservation = match &claims {
-        Ok(Some(claims)) => json!({
-            "generation": claims.generation,
-            "persists": claims.persists,
-            "type": claims.held.map(transfer::reservation_names::reservation_type_name),
-            "registrations": claims.registrations.iter().map(super::reserve::registration_json).collect::<Vec<_>>(),
-        }),
-        Ok(None) => Value::Null,
-        Err(why) => json!({ "error": why.message }),
+        Ok(Some(claims)) => Some(RemoteReservation::Known(RemoteReservationReport::of(claims))),
+        Ok(None) => None,
+        Err(why) => Some(RemoteReservation::Unknown { error: why.message.clone() }),
     };
-    let facts = json!({
-        "uuid": info.uuid.map(|uuid| uuid.to_string()),
-        "product": info.product,
-        "serial": info.serial,
-        "bytes": geometry.capacity_bytes(),
-        "block": geometry.logical,
-        "physical": geometry.physical,
-        "max_io": geometry.max_io,
-        "thin": geometry.thin,
-        "write_cache": geometry.write_cache,
-        "deallocated_reads_zero": geometry.dealloc_reads_zero,
-        "compare_and_write_blocks": geometry.caw_max,
-        "atomic_blocks": geometry.atomic,
-        "read_only": initiator.is_read_only(volume),
-        "reservation": reservation,
-        "paths": paths.iter().map(path_json).collect::<Vec<_>>(),
+    let facts = json_value(&RemoteVolumeReport {
+        uuid: info.uuid.map(|uuid| uuid.to_string()),
+        product: info.product.clone(),
+        serial: info.serial.clone(),
+        size_bytes: geometry.capacity_bytes(),
+        block_bytes: geometry.logical,
+        physical_bytes: geometry.physical,
+        max_io_bytes: geometry.max_io,
+        thin: geometry.thin,
+        write_cache: geometry.write_cache,
+        deallocated_reads_zero: geometry.dealloc_reads_zero,
+        compare_and_write_blocks: geometry.caw_max,
+        atomic_blocks: geometry.atomic,
+        read_only: initiator.is_read_only(volume),
+        reservation,
+        paths: paths.iter().map(PathReport::of).collect(),
     });
     let ended = initiator.close(volume);
     print(&if args.json { format!("{facts:#}\n") } else { info_card(&facts) })?;
     served?;
     ended?;
     Ok(Exit::Success)
-}
-
-fn path_json(path: &PathInfo) -> Value {
-    let protocol = match path.protocol {
-        Protocol::Iscsi => "iscsi",
-        Protocol::Nvme => "nvme-tcp",
-    };
-    let state = match path.state {
-        PathState::Connecting => "connecting",
-        PathState::Up => "up",
-        PathState::Registering => "being registered",
-        PathState::Fencing => "fencing",
-        PathState::Waiting(_) => "waiting to connect again",
-        PathState::GivenUp => "given up",
-        PathState::Closed => "closed",
-    };
-    let terms = path.info.as_ref().map(|info| {
-        info.terms
-            .iter()
-            .map(|(name, value)| (name.clone(), Value::from(value.clone())))
-            .collect::<serde_json::Map<_, _>>()
-    });
-    json!({
-        "protocol": protocol,
-        "state": state,
-        "access": path.info.as_ref().map(|info| format!("{:?}", info.access)),
-        "depth": path.info.as_ref().map(|info| info.depth),
-        "trouble": path.last.as_ref().map(|(_, trouble)| trouble.to_string()),
-        "negotiated": terms,
-    })
 }
 
 /// The same for people.
@@ -120,7 +86,7 @@ fn info_card(facts: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let bytes = facts["bytes"].as_u64().unwrap_or_default();
+    let bytes = facts["size_bytes"].as_u64().unwrap_or_default();
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     line("size", format!("{} ({bytes} bytes)", format_human(bytes)));
@@ -128,9 +94,9 @@ fn info_card(facts: &Value) -> String {
         ("uuid", "uuid"),
         ("product", "product"),
         ("serial", "serial"),
-        ("block, bytes", "block"),
-        ("physical block, bytes", "physical"),
-        ("longest command, bytes", "max_io"),
+        ("block, bytes", "block_bytes"),
+        ("physical block, bytes", "physical_bytes"),
+        ("longest command, bytes", "max_io_bytes"),
         ("thin", "thin"),
         ("write cache", "write_cache"),
         ("deallocated reads zero", "deallocated_reads_zero"),
@@ -142,23 +108,26 @@ fn info_card(facts: &Value) -> String {
     let reservation = &facts["reservation"];
     line(
         "reservation",
-        match (&reservation["error"], &reservation["type"]) {
+        match (&reservation["error"], &reservation["kind"]) {
             (Value::String(why), _) => why.clone(),
             (_, Value::String(kind)) => kind.clone(),
             _ => "none".to_owned(),
         },
     );
-    for registration in reservation["registrations"].as_array().into_iter().flatten() {
-        let holds = if registration["holds"] == true { ", holds it" } else { "" };
-        line("  registered", format!("{} {}{holds}", word(&registration["key"]), word(&registration["who"])));
+    for registration in reservation["registrants"].as_array().into_iter().flatten() {
+        let holds = if registration["holder"] == true { ", holds it" } else { "" };
+        line(
+            "  registered",
+            format!("{} {}{holds}", word(&registration["key"]), word(&registration["name"])),
+        );
     }
     for path in facts["paths"].as_array().into_iter().flatten() {
         line(
             "path",
             format!("{}, {}, {}", word(&path["protocol"]), word(&path["state"]), word(&path["access"])),
         );
-        if let Value::String(trouble) = &path["trouble"] {
-            line("  trouble", trouble.clone());
+        if let Value::String(problem) = &path["problem"] {
+            line("  problem", problem.clone());
         }
         for (name, value) in path["negotiated"].as_object().into_iter().flatten() {
             line(&format!("  {name}"), word(value));

@@ -133,6 +133,16 @@ fn create_initiator(settings: Settings) -> Result<Initiator, Failure> {
     Ok(Initiator::new(Settings { warn: process::log::warn_on_stderr, ..settings })?)
 }
 
+/// A report as JSON. Reports hold texts, numbers and lists only, which always have a JSON form.
+fn json_value(report: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(report).unwrap_or_default()
+}
+
+/// Prints a report.
+fn json_text(report: &impl serde::Serialize) -> String {
+    format!("{:#}\n", json_value(report))
+}
+
 /// A size of the command line.
 fn parse_size(text: &str) -> Result<u64, String> {
     config::size::parse(text).map_err(|why| why.to_string())

@@ -12,7 +12,8 @@ use clap::Args;
 use client::{Geometry, Settings};
 use rustix::io::Errno;
 
-use super::{create_initiator, parse_size, print};
+use super::{create_initiator, json_text, parse_size, print};
+use crate::reports::MovedReport;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::copy_ends::refuse_volume_in_use;
@@ -73,8 +74,7 @@ fn file_failure(path: Option<&Path>, usual: &str, why: &io::Error) -> Failure {
 /// What was moved, from the byte at `offset` on; all of it is where it was to go.
 fn report_transfer(offset: u64, bytes: u64, begun: Instant) -> Result<(), Failure> {
     let seconds = begun.elapsed().as_secs_f64();
-    let facts = serde_json::json!({ "offset": offset, "bytes": bytes, "seconds": seconds });
-    print(&format!("{facts:#}\n"))
+    print(&json_text(&MovedReport { offset_bytes: offset, moved_bytes: bytes, seconds }))
 }
 
 /// What is read from or written to, in whole blocks.

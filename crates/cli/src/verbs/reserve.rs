@@ -2,12 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use client::{IsidChoice, Registration, ReservationOp, Reservations, Settings};
-use serde_json::{Value, json};
 use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 
 use transfer::reservation_names::{registrant_name, reservation_type_name};
 
-use super::{create_initiator, print};
+use super::{create_initiator, json_text, print};
+use crate::reports::RemoteReservationReport;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
@@ -183,7 +183,10 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
         }
         other => other?,
     };
-    print(&if args.json { format!("{:#}\n", report_json(&report)) } else { registrations_table(&report) })?;
+    print(&match args.json {
+        true => json_text(&RemoteReservationReport::of(&report)),
+        false => registrations_table(&report),
+    })?;
     closed?;
     match (args.word, holder_by_other_path(&report)) {
         (ReserveAction::Release, Some(holder)) => Err(Failure::failed(format!(
@@ -200,25 +203,6 @@ fn holder_by_other_path(report: &Reservations) -> Option<String> {
     report.held.filter(|kind| !kind.is_all_registrants())?;
     let held = |one: &&Registration| one.holds && !one.ours && one.kin == Some(true);
     report.registrations.iter().find(held).map(|one| registrant_name(&one.identity))
-}
-
-/// A registration.
-pub fn registration_json(registration: &Registration) -> Value {
-    json!({
-        "key": format!("{:#x}", registration.key.0),
-        "who": registrant_name(&registration.identity),
-        "holds": registration.holds,
-        "ours": registration.ours,
-    })
-}
-
-fn report_json(report: &Reservations) -> Value {
-    json!({
-        "generation": report.generation,
-        "persists": report.persists,
-        "type": report.held.map(reservation_type_name),
-        "registrations": report.registrations.iter().map(registration_json).collect::<Vec<_>>(),
-    })
 }
 
 fn registrations_table(report: &Reservations) -> String {

@@ -3,7 +3,8 @@
 use clap::Args;
 use client::{Initiator, Settings};
 
-use super::{create_initiator, print};
+use super::{create_initiator, json_text, print};
+use crate::reports::ComparisonReport;
 use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
@@ -43,7 +44,7 @@ pub fn verify(args: &CompareVolumesArgs) -> Result<Exit, Failure> {
     one.close_end(&mut initiator)?;
     other.close_end(&mut initiator)?;
     let told = if args.json {
-        format!("{:#}\n", serde_json::json!({ "bytes": a, "alike": true }))
+        json_text(&ComparisonReport { size_bytes: a, alike: true })
     } else {
         format!("{} compared: alike\n", format_human(a))
     };

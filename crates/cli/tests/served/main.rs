@@ -14,6 +14,7 @@ mod failover;
 mod gateway;
 mod host;
 mod initiator;
+mod json_schema;
 mod killed;
 mod limits;
 mod logs;

@@ -194,7 +194,7 @@ fn the_initiators_verbs_take_stripes() {
     let load = ["--rw=randrw", "--bs=96k", "--size=8m", "--iodepth=8", "--verify=crc32c"];
     good(&[&["bench", &stripe][..], &load].concat());
     let info = json(&["info", &stripe, "--json"]);
-    assert_eq!((&info["bytes"], info["paths"].as_array().unwrap().len()), (&(16 << 20).into(), 2));
+    assert_eq!((&info["size_bytes"], info["paths"].as_array().unwrap().len()), (&(16 << 20).into(), 2));
     let fails = |name: &str, said: &str| {
         let out = Command::new(env!("CARGO_BIN_EXE_blockwire")).args(["info", name]).output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr).into_owned();

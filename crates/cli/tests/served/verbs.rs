@@ -63,13 +63,14 @@ fn image(path: &Path) -> Vec<u8> {
 fn info_says_the_same_over_both_protocols() {
     let (_place, daemon) = served();
     let [iscsi, nvme] = urls(&daemon, "a").map(|url| json(&["info", &url, "--json"]));
-    for key in ["uuid", "bytes", "block", "read_only"] {
+    for key in ["uuid", "size_bytes", "block_bytes", "read_only"] {
+        assert!(!iscsi[key].is_null(), "{iscsi}");
         assert_eq!(iscsi[key], nvme[key], "{key}");
     }
-    assert_eq!(iscsi["bytes"], 24 << 20);
+    assert_eq!(iscsi["size_bytes"], 24 << 20);
     assert_eq!(
         (&iscsi["paths"][0]["protocol"], &nvme["paths"][0]["protocol"]),
-        (&"iscsi".into(), &"nvme-tcp".into())
+        (&"iscsi".into(), &"nvme".into())
     );
     let card = String::from_utf8(good(&["info", &urls(&daemon, "a").join(",")])).unwrap();
     assert!(card.contains("24 MiB") && card.matches("\npath ").count() == 2, "{card}");
@@ -126,10 +127,10 @@ fn bytes_go_by_pipes_and_files() {
         assert_eq!(good(&["read", &url, "--offset", "1M", "--length", "5000"]), [7; 5000]);
         let file = place.path("whole");
         let told = json(&["read", &url, "--output", file.to_str().unwrap(), "--json"]);
-        assert_eq!((&told["offset"], &told["bytes"]), (&0.into(), &(24 << 20).into()));
+        assert_eq!((&told["offset_bytes"], &told["moved_bytes"]), (&0.into(), &(24 << 20).into()));
         assert_eq!(fs::metadata(&file).unwrap().len(), 24 << 20);
         let told = json(&["write", &url, "--input", file.to_str().unwrap(), "--length", "2M", "--json"]);
-        assert_eq!(told["bytes"], 2 << 20);
+        assert_eq!(told["moved_bytes"], 2 << 20);
         fails(&["read", &url, "--json"], 2, "--output");
         fails(&["read", &url, "--offset", "24M", "--length", "512"], 2, "beyond its end");
     }
@@ -146,7 +147,7 @@ fn a_volume_is_copied_between_files_and_both_protocols() {
     // What was there must be gone, where the source has zeroes too.
     good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "24M"]);
     let told = json(&["copy", source, &iscsi, "--verify", "--json"]);
-    assert!(told["zeroed"].as_u64().unwrap() >= 6 << 20, "{told}");
+    assert!(told["zeroed_bytes"].as_u64().unwrap() >= 6 << 20, "{told}");
     good(&["copy", &iscsi, &nvme, "--quiet"]);
     good(&["verify", &iscsi, &nvme]);
     good(&["copy", &nvme, back, "--no-sparse"]);
@@ -200,7 +201,7 @@ fn a_copy_that_was_ended_goes_on() {
     let state = serde_json::json!({ "from": from, "to": uuid, "bytes": bytes.len(), "done": 8 << 20 });
     fs::write(journal, state.to_string()).unwrap();
     let told = json(&["copy", source, &iscsi, "--resume", journal, "--verify", "--json"]);
-    let moved = told["written"].as_u64().unwrap() + told["zeroed"].as_u64().unwrap();
+    let moved = told["written_bytes"].as_u64().unwrap() + told["zeroed_bytes"].as_u64().unwrap();
     assert!(moved <= 13 << 20, "it began again: {told}");
     assert!(!Path::new(journal).exists());
     let other = serde_json::json!({ "from": "x", "to": uuid, "bytes": 1, "done": 0 });
@@ -216,14 +217,14 @@ fn this_machine_is_one_registrant_over_several_calls() {
         report(&["register", "--key", "0xabc1"]);
         let held = report(&["reserve", "--key", "0xabc1", "--type", "write-exclusive"]);
         assert_eq!(
-            (&held["type"], &held["registrations"][0]["holds"]),
+            (&held["kind"], &held["registrants"][0]["holder"]),
             (&"write-exclusive".into(), &true.into())
         );
-        assert_eq!(held["registrations"][0]["key"], "0xabc1");
+        assert_eq!(held["registrants"][0]["key"], "0x000000000000abc1");
         fails(&["reserve", &url, "release", "--key", "0xdead", "--type", "write-exclusive"], 1, "reserv");
         report(&["release", "--key", "0xabc1", "--type", "write-exclusive"]);
         let after = report(&["unregister", "--key", "0xabc1"]);
-        assert_eq!(after["registrations"], serde_json::json!([]));
+        assert_eq!(after["registrants"], serde_json::json!([]));
         fails(&["reserve", &url, "reserve", "--key", "1"], 2, "--type");
     }
 }
@@ -386,7 +387,7 @@ fn what_no_path_serves_is_neither_healthy_nor_known() {
                     let out = run(&[verb, url, "--json"]);
                     assert!(!out.status.success(), "{verb} {url} --json");
                     let told = serde_json::from_slice::<Value>(&out.stdout).unwrap_or_default();
-                    assert!(told["healthy"] != true && told["bytes"] != 0, "{told}");
+                    assert!(told["healthy"] != true && told["size_bytes"] != 0, "{told}");
                 }
                 assert!(begun.elapsed() < std::time::Duration::from_secs(90), "it was silent for long");
             });

@@ -11,7 +11,7 @@ use super::{
     Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome, Request,
     RequestEnvelope, read_bounded_line,
 };
-use process::exit::{Exit, Failure};
+use process::exit::{Exit, Failure, FaultSide};
 use process::owned_dir::{PeerProcess, current_uid};
 
 /// How long a request may take. The daemon itself gives up on its shards before.
@@ -89,8 +89,10 @@ fn connect_and_exchange(
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(
             Exit::RequestTimeout,
             format!("the daemon at {} did not answer in time", path.display()),
-        ),
-        _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display())),
+        )
+        .with_fault(FaultSide::Daemon),
+        _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display()))
+            .with_fault(FaultSide::Daemon),
     })?;
     match answered.outcome {
         ReplyOutcome::Ok(answer) => Ok((*answer, stream)),
@@ -107,7 +109,18 @@ fn connect_and_exchange(
                 | RefusalCode::Unavailable
                 | RefusalCode::Version => Exit::Failure,
             };
-            Err(Failure::new(exit, refused.message))
+            let fault = match refused.code {
+                RefusalCode::NotFound
+                | RefusalCode::Invalid
+                | RefusalCode::Attached
+                | RefusalCode::Conflict => FaultSide::Caller,
+                RefusalCode::Unreachable | RefusalCode::Unproven => FaultSide::Peer,
+                RefusalCode::TimedOut
+                | RefusalCode::Failed
+                | RefusalCode::Unavailable
+                | RefusalCode::Version => FaultSide::Daemon,
+            };
+            Err(Failure::new(exit, refused.message).with_fault(fault))
         }
     }
 }
@@ -125,7 +138,7 @@ fn exchange_messages(mut stream: &UnixStream, request: Request) -> io::Result<Re
 
 fn unreachable_failure(path: &Path, why: &io::Error) -> Failure {
     let path = path.display();
-    match why.kind() {
+    let failure = match why.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::failed(format!(
             "no daemon answers at {path}; start one with `blockwire serve`, or name its socket with --control PATH"
         )),
@@ -137,5 +150,9 @@ fn unreachable_failure(path: &Path, why: &io::Error) -> Failure {
             Failure::new(Exit::ConnectTimeout, format!("the daemon at {path} does not accept connections"))
         }
         _ => Failure::failed(format!("cannot connect to the daemon at {path}: {why}")),
+    };
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => failure.with_fault(FaultSide::Caller),
+        _ => failure.with_fault(FaultSide::Daemon),
     }
 }

@@ -10,6 +10,7 @@ pub mod plan;
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -22,7 +23,7 @@ pub use latency::{BucketReport, LatencyReport, StageReport};
 pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};
 
 /// A volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeReport {
     /// Its name.
     pub name: String,
@@ -69,7 +70,7 @@ pub struct VolumeReport {
 }
 
 /// A volume that is not served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedVolumeReport {
     /// Its name.
     pub volume: String,
@@ -78,7 +79,7 @@ pub struct FailedVolumeReport {
 }
 
 /// A logical unit of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExportReport {
     /// The target.
     pub target: String,
@@ -89,7 +90,7 @@ pub struct ExportReport {
 }
 
 /// A target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetReport {
     /// Its iSCSI name.
     pub name: String,
@@ -113,7 +114,7 @@ pub struct TargetReport {
 }
 
 /// What was done with a target that was to be started or stopped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetSwitchReport {
     /// Its name.
     pub target: String,
@@ -122,7 +123,7 @@ pub struct TargetSwitchReport {
 }
 
 /// What a target is set to, in the words of `chiscsi.conf`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetSettingsReport {
     /// Its name.
     pub target: String,
@@ -133,7 +134,7 @@ pub struct TargetSettingsReport {
 }
 
 /// A setting.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetSetting {
     /// Its key.
     pub key: String,
@@ -142,7 +143,7 @@ pub struct TargetSetting {
 }
 
 /// A portal of a target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortalReport {
     /// Where it listens.
     pub address: SocketAddr,
@@ -151,7 +152,7 @@ pub struct PortalReport {
 }
 
 /// A logical unit of a target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LunReport {
     /// Its number.
     pub lun: u16,
@@ -162,7 +163,7 @@ pub struct LunReport {
 }
 
 /// A session: of an iSCSI initiator with a target, or a controller of an NVMe host in a subsystem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionReport {
     /// Its number in this daemon: the target session identifying handle, or 65536 and the controller
     /// identifier.
@@ -201,7 +202,7 @@ pub struct SessionReport {
 }
 
 /// A connection that has logged in, or is connected as a queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionReport {
     /// Its number in this daemon.
     pub id: u64,
@@ -256,7 +257,7 @@ pub struct ConnectionReport {
 }
 
 /// The TLS of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsReport {
     /// The version: `1.3`.
     pub version: String,
@@ -267,7 +268,7 @@ pub struct TlsReport {
 }
 
 /// An NVMe queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueReport {
     /// Its entries.
     pub entries: u16,
@@ -288,15 +289,19 @@ pub struct QueueReport {
 }
 
 /// What a login has settled (RFC 7143 §13). Lengths are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NegotiatedReport {
     /// Largest data segment that the initiator takes.
+    #[serde(rename = "max_send_bytes")]
     pub max_send: u32,
     /// Largest data segment that we take.
+    #[serde(rename = "max_receive_bytes")]
     pub max_receive: u32,
     /// Most data per sequence.
+    #[serde(rename = "max_burst_bytes")]
     pub max_burst: u32,
     /// Most unsolicited data per command.
+    #[serde(rename = "first_burst_bytes")]
     pub first_burst: u32,
     /// Unsolicited data that does not ride on the command is forbidden.
     pub initial_r2t: bool,
@@ -311,7 +316,7 @@ pub struct NegotiatedReport {
 }
 
 /// A shard: one core's part of the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardReport {
     /// Its number.
     pub id: usize,
@@ -361,7 +366,7 @@ pub struct ShardReport {
 }
 
 /// A remote volume that the daemon holds as a local block device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AttachmentReport {
     /// The volume, without secrets.
     pub url: String,
@@ -376,7 +381,7 @@ pub struct AttachmentReport {
 }
 
 /// A listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListenerReport {
     /// What is spoken there: `iscsi`, `nvme` or `nvme-discovery`.
     pub protocol: String,
@@ -387,7 +392,7 @@ pub struct ListenerReport {
 }
 
 /// The daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
     /// Its version.
     pub version: String,
@@ -433,7 +438,7 @@ pub struct StatusReport {
 }
 
 /// A daemon's own sandbox.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxReport {
     /// The version of the kernel's landlock, if files are restricted.
     pub landlock_abi: Option<u32>,

@@ -34,6 +34,66 @@ pub enum Exit {
     Terminated = 143,
 }
 
+impl Exit {
+    /// Its name, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exit::Success => "success",
+            Exit::Failure => "failure",
+            Exit::Usage => "usage",
+            Exit::Disturbs => "disturbs",
+            Exit::ConnectTimeout => "connect-timeout",
+            Exit::Exists => "exists",
+            Exit::NothingFound => "nothing-found",
+            Exit::NotAuthenticated => "not-authenticated",
+            Exit::RequestTimeout => "request-timeout",
+            Exit::HungUp => "hung-up",
+            Exit::Interrupted => "interrupted",
+            Exit::Terminated => "terminated",
+        }
+    }
+
+    /// Which side is at fault, as far as the code alone tells it.
+    fn default_fault(self) -> FaultSide {
+        match self {
+            Exit::Usage
+            | Exit::NothingFound
+            | Exit::Exists
+            | Exit::NotAuthenticated
+            | Exit::HungUp
+            | Exit::Interrupted
+            | Exit::Terminated => FaultSide::Caller,
+            Exit::ConnectTimeout | Exit::RequestTimeout => FaultSide::Peer,
+            Exit::Success | Exit::Disturbs | Exit::Failure => FaultSide::Unknown,
+        }
+    }
+}
+
+/// Which side has to do something about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultSide {
+    /// Who typed the command: what was asked, or as whom.
+    Caller,
+    /// The daemon of this machine, or what it runs on.
+    Daemon,
+    /// The other machine, or the network to it.
+    Peer,
+    /// Only the message tells.
+    Unknown,
+}
+
+impl FaultSide {
+    /// Its name, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultSide::Caller => "caller",
+            FaultSide::Daemon => "daemon",
+            FaultSide::Peer => "peer",
+            FaultSide::Unknown => "unknown",
+        }
+    }
+}
+
 /// A failure on its way to the terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -41,12 +101,42 @@ pub struct Failure {
     pub exit: Exit,
     /// What the person reads; may hold several lines. Never a secret.
     pub message: String,
+    /// Which side is at fault.
+    pub fault: FaultSide,
 }
 
 impl Failure {
     /// A failure with its message.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Failure { exit, message: message.to_string() }
+        Failure { exit, message: message.to_string(), fault: exit.default_fault() }
+    }
+
+    /// The same, and which side is at fault.
+    #[must_use]
+    pub fn with_fault(self, fault: FaultSide) -> Self {
+        Failure { fault, ..self }
+    }
+
+    /// Where to look next, beside what the message says.
+    pub fn next_step(&self) -> &'static str {
+        match (self.exit, self.fault) {
+            (Exit::Usage, _) => {
+                "correct the command or the configuration; `--help` after the verb shows its options"
+            }
+            (Exit::NothingFound, _) => {
+                "list what there is: the `list` verbs of the daemon, `blockwire discover URL` elsewhere"
+            }
+            (Exit::Exists, _) => "look at `blockwire attach --list`, and detach what is there first",
+            (Exit::NotAuthenticated, _) => {
+                "compare names and secrets of both sides; the target's log has the cause"
+            }
+            (Exit::ConnectTimeout, _) => {
+                "check that the other machine runs and that address, port and firewalls are right"
+            }
+            (_, FaultSide::Daemon) => "look at `blockwire status` and the daemon's log",
+            (_, FaultSide::Peer) => "look at the other machine's log; `blockwire doctor URL` shows each step",
+            (_, FaultSide::Caller | FaultSide::Unknown) => "do what the message says, and try again",
+        }
     }
 
     /// An ordinary failure, exit code 1.
@@ -78,6 +168,23 @@ impl From<Error> for Failure {
             ErrorKind::TimedOut => Exit::RequestTimeout,
             ErrorKind::Failed => Exit::Failure,
         };
-        Failure::new(exit, why.message)
+        let is_answered = why.failure.is_some() && exit == Exit::Failure;
+        let failure = Failure::new(exit, why.message);
+        if is_answered { failure.with_fault(FaultSide::Peer) } else { failure }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_which_side_is_at_fault_and_what_is_next() {
+        assert_eq!(Failure::usage("x").fault.name(), "caller");
+        assert_eq!(Failure::new(Exit::RequestTimeout, "x").fault, FaultSide::Peer);
+        assert_eq!(Failure::failed("x").fault, FaultSide::Unknown);
+        let daemon = Failure::failed("x").with_fault(FaultSide::Daemon);
+        assert!(daemon.next_step().contains("blockwire status"));
+        assert!(Failure::new(Exit::NothingFound, "x").next_step().contains("blockwire discover"));
     }
 }

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{PortalReport, SessionReport, VolumeErrorReport};
 
 /// What is true of a volume now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeStateReport {
     /// The volume.
     pub volume: String,
@@ -56,7 +57,7 @@ pub struct VolumeStateReport {
 }
 
 /// Limits of operations and bytes per second of a volume or host, and what they have delayed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RateLimitReport {
     /// Operations per second.
     pub iops_limit: Option<u64>,
@@ -73,7 +74,7 @@ pub struct RateLimitReport {
 }
 
 /// The limits of a configured host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostRateLimitReport {
     /// The host.
     pub host: String,
@@ -83,7 +84,7 @@ pub struct HostRateLimitReport {
 }
 
 /// A path from one of our ports to a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumePathReport {
     /// The volume.
     pub volume: String,
@@ -104,7 +105,7 @@ pub struct VolumePathReport {
 }
 
 /// The reservation of a volume: one table for both protocols.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReservationReport {
     /// The volume.
     pub volume: String,
@@ -122,7 +123,7 @@ pub struct ReservationReport {
 }
 
 /// A registrant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegistrantReport {
     /// `iscsi` or `nvme`.
     pub protocol: String,
@@ -143,7 +144,7 @@ pub struct RegistrantReport {
 }
 
 /// A subsystem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SubsystemReport {
     /// Its name.
     pub nqn: String,
@@ -164,7 +165,7 @@ pub struct SubsystemReport {
 }
 
 /// A namespace of a subsystem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceReport {
     /// Its number.
     pub nsid: u32,
@@ -177,7 +178,7 @@ pub struct NamespaceReport {
 }
 
 /// A namespace of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceExportReport {
     /// The subsystem.
     pub subsystem: String,
@@ -190,7 +191,7 @@ pub struct NamespaceExportReport {
 }
 
 /// A configured host: one machine by its names in both protocols.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostReport {
     /// Its name.
     pub name: String,
@@ -232,7 +233,7 @@ pub struct HostReport {
 }
 
 /// A host that was blocked, or is let in again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostBlockReport {
     /// The names by which it connects.
     pub names: Vec<String>,

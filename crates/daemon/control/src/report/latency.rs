@@ -1,9 +1,10 @@
 //! How long commands took, stage by stage.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Commands of one class, of a volume or of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LatencyReport {
     /// `read`, `write`, or `other`: flush, unmap, compare, copy.
     pub class: String,
@@ -12,7 +13,7 @@ pub struct LatencyReport {
 }
 
 /// One stage.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StageReport {
     /// `receive`, `wait`, `queue`, `backend` or `send`.
     pub stage: String,
@@ -31,7 +32,7 @@ pub struct StageReport {
 }
 
 /// One bucket of a histogram: its end is twice that of the one before.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BucketReport {
     /// Its end; the bucket before ends at half of it. `null`: the last one, without end.
     pub up_to_us: Option<u64>,

@@ -1,11 +1,12 @@
 //! All that is seen of a daemon at one moment, from one look at its shards.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConnectionReport, HostRateLimitReport, SessionReport, ShardReport, StatusReport, VolumeReport};
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObservationReport {
     /// The daemon.
     pub status: StatusReport,
@@ -25,7 +26,7 @@ pub struct ObservationReport {
 }
 
 /// How often hosts were refused for one cause since the daemon started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostRefusalReport {
     /// `iscsi` or `nvme`.
     pub protocol: String,
@@ -36,7 +37,7 @@ pub struct HostRefusalReport {
 }
 
 /// How many operations of a volume failed for one cause since the daemon serves it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeErrorReport {
     /// `medium`, `no-space`, `sync`, `path-lost`, `internal`, or `refused`: by the state of the volume.
     pub cause: String,
@@ -45,7 +46,7 @@ pub struct VolumeErrorReport {
 }
 
 /// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemReport {
     /// One of [`ProblemReport::KINDS`].
     pub kind: String,

@@ -1,9 +1,10 @@
 //! What another configuration changes, and whom it disturbs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A key with another value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyReport {
     /// The key, as the configuration has it.
     pub key: String,
@@ -14,7 +15,7 @@ pub struct KeyReport {
 }
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeReport {
     /// `add`, `remove` or `change`.
     pub action: String,
@@ -32,7 +33,7 @@ pub struct ChangeReport {
 }
 
 /// A session or controller that is disturbed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DisturbanceReport {
     /// Its number, as in `session list`.
     pub session: u64,
@@ -53,7 +54,7 @@ pub struct DisturbanceReport {
 }
 
 /// What a configuration comes to beside the one in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanReport {
     /// The file; `None`: the configuration before the last apply.
     pub file: Option<String>,

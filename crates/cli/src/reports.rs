@@ -1,0 +1,354 @@
+//! What the initiator's verbs print with `--json`, as types.
+//!
+//! The words are those of the daemon's reports (`control::report`): one name for one thing, units in names (`_bytes`,
+//! `_seconds`, `_ms`), numbers as numbers, `null` for what is not known. [`schema`](crate::schema) documents both.
+
+use std::collections::BTreeMap;
+
+use client::{PathInfo, PathState, Protocol, Registration, Reservations};
+use schemars::JsonSchema;
+use serde::Serialize;
+use transfer::reservation_names::registrant_name;
+use volume::{PathAccess, reservation::ReservationType};
+
+/// `info`: a remote volume.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RemoteVolumeReport {
+    /// Its identity over both protocols.
+    pub uuid: Option<String>,
+    /// Vendor and product, or model.
+    pub product: String,
+    /// Serial number.
+    pub serial: String,
+    /// Size.
+    pub size_bytes: u64,
+    /// Logical block.
+    pub block_bytes: u32,
+    /// Physical block.
+    pub physical_bytes: u32,
+    /// Longest read or write.
+    pub max_io_bytes: u32,
+    /// Unmapped blocks are given back.
+    pub thin: bool,
+    /// A volatile write cache is reported.
+    pub write_cache: bool,
+    /// What was deallocated reads as zeroes.
+    pub deallocated_reads_zero: bool,
+    /// Longest compare-and-write; 0: there is none.
+    pub compare_and_write_blocks: u32,
+    /// Longest write that is atomic.
+    pub atomic_blocks: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Reservation and registrants; `null` if the target has none.
+    pub reservation: Option<RemoteReservation>,
+    /// Ways to it.
+    pub paths: Vec<PathReport>,
+}
+
+/// A reservation, or why it is not known.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RemoteReservation {
+    /// As the target reports it.
+    Known(RemoteReservationReport),
+    /// It could not be asked for.
+    Unknown {
+        /// Why.
+        error: String,
+    },
+}
+
+/// `reserve`: the reservation of a remote volume.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RemoteReservationReport {
+    /// Changes with each registration.
+    pub generation: u32,
+    /// Registrations survive a restart of the target; `null`: it does not tell.
+    pub persists: Option<bool>,
+    /// The type; `null`: it is not reserved.
+    pub kind: Option<&'static str>,
+    /// Who is registered.
+    pub registrants: Vec<RemoteRegistrantReport>,
+}
+
+/// One registrant.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RemoteRegistrantReport {
+    /// Its key, hexadecimal.
+    pub key: String,
+    /// Initiator port or host.
+    pub name: String,
+    /// It holds the reservation.
+    pub holder: bool,
+    /// It is this machine.
+    pub ours: bool,
+}
+
+impl RemoteReservationReport {
+    /// Of what a target reports.
+    pub fn of(report: &Reservations) -> Self {
+        let registrant = |one: &Registration| RemoteRegistrantReport {
+            key: format!("{:#018x}", one.key.0),
+            name: registrant_name(&one.identity),
+            holder: one.holds,
+            ours: one.ours,
+        };
+        RemoteReservationReport {
+            generation: report.generation,
+            persists: report.persists,
+            kind: report.held.map(kind_word),
+            registrants: report.registrations.iter().map(registrant).collect(),
+        }
+    }
+}
+
+/// One way to a remote volume.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct PathReport {
+    /// `iscsi` or `nvme`.
+    pub protocol: &'static str,
+    /// `connecting`, `up`, `registering`, `fencing`, `waiting`, `given-up` or `closed`.
+    pub state: &'static str,
+    /// ALUA or ANA: `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `transition`.
+    pub access: Option<&'static str>,
+    /// Commands that may be in flight.
+    pub depth: Option<u32>,
+    /// What happened to it last.
+    pub problem: Option<String>,
+    /// What was negotiated, by the standards' names.
+    pub negotiated: Option<BTreeMap<String, String>>,
+}
+
+impl PathReport {
+    /// Of a path.
+    pub fn of(path: &PathInfo) -> Self {
+        let info = path.info.as_ref();
+        PathReport {
+            protocol: protocol_word(path.protocol),
+            state: match path.state {
+                PathState::Connecting => "connecting",
+                PathState::Up => "up",
+                PathState::Registering => "registering",
+                PathState::Fencing => "fencing",
+                PathState::Waiting(_) => "waiting",
+                PathState::GivenUp => "given-up",
+                PathState::Closed => "closed",
+            },
+            access: info.map(|info| access_word(info.access)),
+            depth: info.map(|info| info.depth),
+            problem: path.last.as_ref().map(|(_, problem)| problem.to_string()),
+            negotiated: info.map(|info| info.terms.iter().cloned().collect()),
+        }
+    }
+}
+
+/// As the daemon has it.
+fn kind_word(kind: ReservationType) -> &'static str {
+    match kind {
+        ReservationType::WriteExclusive => "write-exclusive",
+        ReservationType::ExclusiveAccess => "exclusive-access",
+        ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
+        ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
+        ReservationType::WriteExclusiveAll => "write-exclusive-all-registrants",
+        ReservationType::ExclusiveAccessAll => "exclusive-access-all-registrants",
+    }
+}
+
+/// As the daemon has it.
+pub fn protocol_word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Iscsi => "iscsi",
+        Protocol::Nvme => "nvme",
+    }
+}
+
+fn access_word(access: PathAccess) -> &'static str {
+    match access {
+        PathAccess::Optimized => "optimized",
+        PathAccess::NonOptimized => "non-optimized",
+        PathAccess::Inaccessible => "inaccessible",
+        PathAccess::PersistentLoss => "persistent-loss",
+        PathAccess::Transition => "transition",
+    }
+}
+
+/// `discover`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DiscoveryReport {
+    /// What is offered to this host.
+    pub found: Vec<FoundTarget>,
+    /// What could not be asked, or understood.
+    pub problems: Vec<String>,
+}
+
+/// A target or subsystem that is offered.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FoundTarget {
+    /// `iscsi` or `nvme`.
+    pub protocol: &'static str,
+    /// IQN or NQN.
+    pub name: String,
+    /// Where.
+    pub address: String,
+    /// Portal group tag, or port identifier.
+    pub tag: u16,
+    /// TLS is required.
+    pub tls: bool,
+    /// What to give to other verbs.
+    pub url: String,
+}
+
+/// `doctor`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ExaminationReport {
+    /// What was said, in order.
+    pub steps: Vec<ExaminationStep>,
+    /// Every step went well.
+    pub healthy: bool,
+    /// Why not.
+    pub why: Option<String>,
+}
+
+/// A line of an examination.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ExaminationStep {
+    /// Which connection.
+    pub connection: u16,
+    /// The step of the protocol.
+    pub stage: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: ExaminationEvent,
+}
+
+/// What happened in a step.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum ExaminationEvent {
+    /// It begins.
+    Begins,
+    /// It has ended well.
+    Ends,
+    /// A value was said.
+    Field {
+        /// `us` or `target`.
+        by: &'static str,
+        /// Its name.
+        name: String,
+        /// The value.
+        value: String,
+    },
+    /// It failed.
+    Fails {
+        /// Why.
+        why: String,
+        /// What to do.
+        next: String,
+    },
+}
+
+/// `read` and `write`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MovedReport {
+    /// From where.
+    pub offset_bytes: u64,
+    /// How many bytes.
+    pub moved_bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// `copy`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CopyReport {
+    /// Size of the source.
+    pub size_bytes: u64,
+    /// What was written.
+    pub written_bytes: u64,
+    /// What was left or made zero.
+    pub zeroed_bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Both were compared, and are alike.
+    pub verified: bool,
+    /// The destination is a file that was created.
+    pub new_file: bool,
+}
+
+/// `verify`: both are alike; a difference is a failure.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ComparisonReport {
+    /// How many bytes were compared.
+    pub size_bytes: u64,
+    /// They are.
+    pub alike: bool,
+}
+
+/// `attach --list`: an attachment.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AttachedReport {
+    /// The process that holds it.
+    pub pid: u32,
+    /// The holder is a daemon.
+    pub daemon: bool,
+    /// The volume, without what proves who we are.
+    pub url: String,
+    /// `ublk`, `fuse`, `nbd` or `vhost-user`.
+    pub via: String,
+    /// What users open: device, file, socket.
+    pub ways: Vec<String>,
+    /// The volume's identity.
+    pub uuid: Option<String>,
+    /// How long I/O waits if the holder is killed.
+    pub timeout_ms: u64,
+    /// `serving`, `waiting`, `failing`, `stranded` or `unknown`.
+    pub state: &'static str,
+    /// How long I/O still waits to be recovered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+}
+
+/// `detach`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DetachedReport {
+    /// The volume, without what proves who we are.
+    pub url: String,
+    /// How it was attached.
+    pub via: String,
+    /// Devices, files and sockets that were its.
+    pub ways: Vec<String>,
+    /// The volume's identity.
+    pub uuid: Option<String>,
+}
+
+/// `stop`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StoppingReport {
+    /// It is.
+    pub stopping: bool,
+    /// The daemon's process.
+    pub pid: u32,
+}
+
+/// A failure, on standard error.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FailureReport {
+    /// What failed.
+    pub error: FailureFacts,
+}
+
+/// What is said of a failure.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FailureFacts {
+    /// `failure`, `usage`, `connect-timeout`, `exists`, `nothing-found`, `not-authenticated` or `request-timeout`.
+    pub code: &'static str,
+    /// The exit code of the process.
+    pub exit_code: u8,
+    /// Which side is at fault: `caller`, `daemon`, `peer` or `unknown`.
+    pub fault: &'static str,
+    /// What happened, and what to do.
+    pub message: String,
+    /// Where to look next, in general.
+    pub next: &'static str,
+}
