@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use clap::Args;
 use client::trace::{Speaker, TraceEvent, TraceLine};
 use client::{DiscoveredTarget, Protocol};
+use serde_json::json;
 
 use super::{json_text, print};
 use crate::reports::{
