@@ -43,7 +43,7 @@ pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
 #[command(
     after_help = "It prints a line for each access point, for example \"device /dev/loop0\", then a line that is exactly \"ready\".
 SIGTERM or SIGINT, or `blockwire detach`, ends it when the device's users are gone; a second signal ends it at \
-once. With --daemon it returns as soon as the running `blockwire serve --no-sandbox` holds the device. Then the daemon reads the \
+once. With --daemon it returns as soon as the running `blockwire serve` holds the device. Then the daemon reads the \
 files with secrets and the variables that the URL names.
 
 If the holder is killed, I/O waits until `attach --recover` recovers the device, or until the time-out has \

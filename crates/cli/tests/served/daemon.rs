@@ -71,10 +71,13 @@ impl Place {
         environment: &[(&str, &Path)],
         stderr: impl Into<Stdio>,
     ) -> Daemon {
+        // Tests go by the sandbox, but those that say otherwise.
+        let sandbox = ["--sandbox", "--no-sandbox"].iter().any(|flag| arguments.contains(flag));
         let mut child = self
             .command("serve")
             .arg("--state")
             .arg(self.path("state"))
+            .args((!sandbox).then_some("--sandbox"))
             .args(arguments)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

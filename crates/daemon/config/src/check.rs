@@ -36,8 +36,8 @@ pub struct CommandLineOptions {
     pub cores: Vec<usize>,
     /// `--io`.
     pub io: IoEngine,
-    /// `--no-sandbox`.
-    pub no_sandbox: bool,
+    /// `--sandbox` or `--no-sandbox`; `None`: as `[sandbox]` says.
+    pub sandbox: Option<bool>,
 }
 
 /// The plan. It may be used only if `sink` holds no error afterwards.
@@ -127,7 +127,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
         limits: draft.limits.map(|limits| limits.value).unwrap_or_default(),
         cores: options.cores.clone(),
         io: options.io,
-        sandbox: SandboxSettings { is_enabled: sandbox.is_enabled && !options.no_sandbox, ..sandbox },
+        sandbox: SandboxSettings { is_enabled: options.sandbox.unwrap_or(sandbox.is_enabled), ..sandbox },
     };
     nvme::check_single_protocol(&plan, &draft.hosts, sink);
     let is_left_to_hosts = unsaid || !defaults.is_empty();

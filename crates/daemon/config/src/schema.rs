@@ -278,9 +278,9 @@ pub const LIMITS: Section = Section {
 /// `[sandbox]`
 pub const SANDBOX: Section = Section {
     title: "[sandbox]",
-    about: "The daemon restricts itself at start (landlock, seccomp) to what the configuration names then: see [The sandbox](#the-sandbox).",
+    about: "With this section the daemon restricts itself at start (landlock, seccomp) to what the configuration names then: see [The sandbox](#the-sandbox).",
     keys: keys! {
-        "enabled": "true or false", "true", "Whether it does. `serve --no-sandbox` is the same as false.";
+        "enabled": "true or false", "true", "Whether it does. `serve --no-sandbox` is the same as false; `serve --sandbox` the same as true, also without this section.";
         "paths": "list of directories", "none", "Further directories in which volumes, keys and configuration files may be that are named while the daemon runs.";
         "ports": "list of TCP ports", "none", "Further ports for portals, and for volumes on other machines, that are named while the daemon runs.";
     },

@@ -420,3 +420,15 @@ fn a_grant_may_name_addresses_of_ours() {
     assert!(errors(&with("[\"127.0.0.0/8\"]"))[0].contains("through in access of [[host]]"));
     assert!(errors(&with("[]"))[0].contains("holds no address"));
 }
+
+#[test]
+fn a_daemon_has_a_sandbox_if_the_section_is_there_or_the_command_line_says_so() {
+    let is_enabled = |rest: &str, sandbox| {
+        let options = CommandLineOptions { sandbox, ..CommandLineOptions::default() };
+        load(&with(rest), &options).unwrap().0.sandbox.is_enabled
+    };
+    for (rest, expected) in [("", false), ("[sandbox]\n", true), ("[sandbox]\nenabled = false\n", false)] {
+        assert_eq!(is_enabled(rest, None), expected, "{rest}");
+        assert!(is_enabled(rest, Some(true)) && !is_enabled(rest, Some(false)), "{rest}");
+    }
+}

@@ -240,7 +240,7 @@ impl Daemon {
         // It takes mounts, devices, and processes that outlive the daemon.
         if self.sandbox.landlock_abi.is_some() || self.sandbox.seccomp {
             let why = "the daemon is in its sandbox and can hold no attachment: attach without --daemon, or set \
-                       `enabled = false` in [sandbox] and restart the daemon";
+                       `enabled = false` in [sandbox] (or leave out --sandbox) and restart the daemon";
             return Err(RequestRefusal::new(RefusalCode::Failed, why));
         }
         let options = attachments::options_from_request(request, &self.control)

@@ -199,7 +199,7 @@ fn run(
     Ok(wait_and_stop(&engine, &attachments, ending, &held))
 }
 
-/// Restricts this process to what the plan needs, unless that is not wanted. Threads that run already have no file of
+/// Restricts this process to what the plan needs, if that is wanted. Threads that run already have no file of
 /// this daemon.
 fn enter_sandbox(
     plan: &Plan,
@@ -207,20 +207,15 @@ fn enter_sandbox(
     (state, control, files): (&StateDir, &Path, &ConfigFiles),
     launch: &Launch,
 ) -> SandboxReport {
-    let off = |why: &str| {
-        tracing::warn!(
-            target: area::SERVE,
-            why,
-            "no sandbox: nothing restricts which files, ports and system calls the daemon uses"
-        );
-        SandboxReport { lacks: vec![why.to_owned()], ..SandboxReport::default() }
-    };
+    let off = |why: &str| SandboxReport { lacks: vec![why.to_owned()], ..SandboxReport::default() };
     if !plan.sandbox.is_enabled {
-        return off("it is turned off by `enabled` in [sandbox], or by --no-sandbox");
+        return off("[sandbox] in the configuration, or --sandbox, turns it on");
     }
     // To go on with them takes mounts, devices and processes.
     if attachments::has_left(control) {
-        return off("the previous daemon left attachments to go on with");
+        let why = "the previous daemon left attachments to go on with";
+        tracing::warn!(target: area::SERVE, why, "no sandbox, though the configuration asks for one");
+        return off(why);
     }
     let foreign = [&args.chiscsi, &args.policy].into_iter().flatten();
     let read_again = foreign.cloned().chain(config_file(args, paths)).collect();

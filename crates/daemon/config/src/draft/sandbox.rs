@@ -6,11 +6,10 @@ use super::super::reader::TableReader;
 use crate::plan::SandboxSettings;
 
 pub(super) fn read_sandbox(table: &TableReader<'_>) -> SandboxSettings {
-    let usual = SandboxSettings::default();
     let paths = table.parsed_list("paths", parse_path).unwrap_or_default();
     let ports = table.numbers("ports", 1..=u64::from(u16::MAX)).unwrap_or_default();
     SandboxSettings {
-        is_enabled: table.boolean("enabled").map_or(usual.is_enabled, |on| on.value),
+        is_enabled: table.boolean("enabled").is_none_or(|on| on.value),
         paths: paths.into_iter().map(|path| path.value).collect(),
         ports: ports.into_iter().filter_map(|port| u16::try_from(port.value).ok()).collect(),
     }

@@ -63,7 +63,10 @@ pub struct ServeArgs {
     /// Allow listeners that other machines can reach without authentication
     #[arg(long)]
     pub allow_anonymous: bool,
-    /// Do not restrict this process by landlock and seccomp, whatever [sandbox] says
+    /// Restrict this process by landlock and seccomp to what the configuration names, as [sandbox] does
+    #[arg(long, conflicts_with = "no_sandbox")]
+    pub sandbox: bool,
+    /// Do not, whatever [sandbox] says
     #[arg(long)]
     pub no_sandbox: bool,
 }

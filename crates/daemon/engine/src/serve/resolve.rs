@@ -91,7 +91,7 @@ pub(super) fn resolve_plan(
         allow_anonymous: args.allow_anonymous,
         cores: args.cores.clone().unwrap_or_default().0,
         io: args.io,
-        no_sandbox: args.no_sandbox,
+        sandbox: (args.sandbox || args.no_sandbox).then_some(args.sandbox),
     };
     check::resolve_draft(draft, &options, sink)
 }
