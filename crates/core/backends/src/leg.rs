@@ -8,7 +8,8 @@ use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, NetworkBac
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Durability, Geometry, Io, IoCompletion, IoId, OperatorNotice, ShardId, Span};
 
-/// A leg of a stripe: either kind of backend. A local one has no sockets, so its socket polls return `None`.
+/// A leg of a stripe, or the backend inside a wrapper: either kind of backend. A local one has no sockets, so its socket
+/// polls return `None`.
 pub enum LegBackend {
     /// A backend without sockets.
     Local(Box<dyn Backend>),

@@ -131,7 +131,7 @@ pub trait OutboundSockets {
     /// When [`OutboundSockets::handle_timeout`] wants to be called, if at all.
     #[must_use]
     fn poll_timeout(&self) -> Option<Time>;
-    /// The time that `poll_timeout` named has come (calling early is harmless).
+    /// The time that `poll_timeout` named has come (calling early is harmless); [`OutboundSockets::turn`] follows.
     fn handle_timeout(&mut self, cx: &mut Cx<'_>);
     /// Ends it: it parts from its peers within `grace`, then at once. Who does not know how is cut off.
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
