@@ -52,6 +52,13 @@ pub struct Contents {
     pub bytes: Vec<u8>,
 }
 
+impl Contents {
+    /// Whether all bytes of the object are here. A part of an object is not what was written.
+    pub fn is_whole(&self) -> bool {
+        self.bytes.len() as u64 == self.bytes_total
+    }
+}
+
 /// What a conditional write does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteIf {
@@ -512,4 +519,18 @@ unsafe extern "C" fn watch_lost(argument: *mut c_void, _watch: u64, error: c_int
     // SAFETY: as above.
     let watching = unsafe { &*argument.cast::<Watching>() };
     (watching.tell)(WatchEvent::Lost(Errno(error.saturating_abs())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_longer_or_shorter_than_was_read_is_not_whole() {
+        let found = |size, read| Found { size, read, results: [0; 2], bytes: vec![7; 4] };
+        for (size, read, is_whole) in [(4, 4, true), (0, 0, true), (5, 4, false), (4, 3, false)] {
+            let contents = found(size, read).contents(1).unwrap();
+            assert_eq!((contents.is_whole(), contents.bytes.len()), (is_whole, read), "{read} of {size}");
+        }
+    }
 }

@@ -56,7 +56,7 @@ macro_rules! wire_enum {
 }
 
 macro_rules! wire_struct {
-    ($of:ident { $($field:ident),* }) => {
+    ($of:ident { $($field:ident),* } $(where $is_sound:ident)?) => {
         impl Wire for $of {
             fn encode(&self, to: &mut Vec<u8>) {
                 let $of { $($field),* } = self;
@@ -65,7 +65,11 @@ macro_rules! wire_struct {
 
             fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
                 $(let $field = Wire::decode(from)?;)*
-                Ok($of { $($field),* })
+                let value = $of { $($field),* };
+                $(if !$is_sound(&value) {
+                    return Err(Malformed);
+                })?
+                Ok(value)
             }
         }
     };
@@ -275,4 +279,15 @@ wire_struct!(Geometry {
     caw_max,
     dealloc_reads_zero,
     lends
-});
+} where is_sound_geometry);
+
+/// Whether blocks can be like this: servers divide by these lengths and take their logarithms.
+fn is_sound_geometry(geometry: &Geometry) -> bool {
+    let Geometry { logical, physical, dio_align, atomic_powerfail, .. } = *geometry;
+    logical.is_power_of_two()
+        && logical >= 512
+        && physical.is_power_of_two()
+        && physical >= logical
+        && dio_align.is_power_of_two()
+        && atomic_powerfail > 0
+}

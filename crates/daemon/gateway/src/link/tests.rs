@@ -337,6 +337,30 @@ fn lists_that_promise_more_than_has_come_take_no_memory() {
 }
 
 #[test]
+fn blocks_that_cannot_be_are_refused() {
+    let encoded = |geometry: Geometry| {
+        let mut bytes = Vec::new();
+        VolumeRequest::Resize(geometry).encode(&mut bytes);
+        VolumeRequest::decode(&mut Reader::new(&bytes))
+    };
+    let sound = Geometry { blocks: 8, logical: 4096, physical: 16_384, ..Geometry::UNKNOWN };
+    assert!(encoded(sound).is_ok() && encoded(Geometry::UNKNOWN).is_ok());
+    for wrong in [
+        Geometry { logical: 0, ..sound },
+        Geometry { logical: 256, ..sound },
+        Geometry { logical: 768, ..sound },
+        Geometry { physical: 0, ..sound },
+        Geometry { physical: 512, ..sound },
+        Geometry { physical: 12_288, ..sound },
+        Geometry { dio_align: 0, ..sound },
+        Geometry { dio_align: 3, ..sound },
+        Geometry { atomic_powerfail: 0, ..sound },
+    ] {
+        assert!(encoded(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn attack_114_a_stranger_without_the_key_gets_nothing() {
     // Another key, another group's key under the same group, another group.
     for stranger in [context(7, "g", 2), context(7, "h", 1)] {

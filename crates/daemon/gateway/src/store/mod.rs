@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use buf::{Errno, Time};
 use group::{CONFIGURATION_MAX, InstanceId, ObjectName, StoreReply, StoreRequest, StoreTicket};
-use rbd::{Client, ClusterOptions, Image, Library, OpenError, Pool, Watch, WriteIf};
+use rbd::{Client, ClusterOptions, Contents, Image, Library, OpenError, Pool, Watch, WriteIf};
 use volume::Uuid;
 
 use crate::group_name::GroupName;
@@ -304,13 +304,11 @@ impl Shared {
         shared.pool.read(&name, most, move |result| {
             let shared = &count.0;
             let reply = match result {
-                Ok(Some(contents)) => {
-                    let length = usize::try_from(contents.bytes_total).unwrap_or(usize::MAX).min(OBJECT_MAX);
-                    if length > most {
-                        return Shared::read(shared, ticket, object, length);
-                    }
-                    StoreReply::Contents { version: group::Version(contents.version), value: contents.bytes }
-                }
+                Ok(Some(contents)) => match judge_contents(contents, most) {
+                    Reading::Whole(reply) => reply,
+                    Reading::Again(length) => return Shared::read(shared, ticket, object, length),
+                    Reading::Refused(errno) => shared.refused("read", object, errno),
+                },
                 // Of a pool that was deleted, nothing is there, which is not the same.
                 Ok(None) if shared.pool.exists() => {
                     StoreReply::Contents { version: group::Version(0), value: Vec::new() }
@@ -386,6 +384,32 @@ impl Shared {
     }
 }
 
+/// What a read has given of an object.
+#[derive(Debug, PartialEq, Eq)]
+enum Reading {
+    /// All of it.
+    Whole(StoreReply),
+    /// A part: so much is to be read.
+    Again(usize),
+    /// No part of it is used.
+    Refused(Errno),
+}
+
+/// `most`: how much was asked for. A part of an object never counts as the object: a change that is made of it would
+/// drop the rest.
+fn judge_contents(contents: Contents, most: usize) -> Reading {
+    if contents.is_whole() {
+        let version = group::Version(contents.version);
+        return Reading::Whole(StoreReply::Contents { version, value: contents.bytes });
+    }
+    match usize::try_from(contents.bytes_total) {
+        Ok(length) if length > most && length <= OBJECT_MAX => Reading::Again(length),
+        // It was asked for whole, and is not.
+        Ok(length) if length <= most => Reading::Refused(Errno(libc::EIO)),
+        Ok(_) | Err(_) => Reading::Refused(Errno(libc::EFBIG)),
+    }
+}
+
 /// A call that the cluster has.
 struct CallCount(Arc<Shared>);
 
@@ -401,5 +425,34 @@ impl fmt::Debug for GroupStore {
             .field("group", &self.shared.options.group)
             .field("instance", &self.instance())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_an_object_is_never_the_object() {
+        let read = |total: u64, most: usize| {
+            let bytes = vec![7; most.min(total as usize)];
+            judge_contents(Contents { version: 3, bytes_total: total, bytes }, most)
+        };
+        let whole =
+            |len| Reading::Whole(StoreReply::Contents { version: group::Version(3), value: vec![7; len] });
+        assert!(
+            read(100, FIRST_READ) == whole(100) && read(OBJECT_MAX as u64, OBJECT_MAX) == whole(OBJECT_MAX)
+        );
+        // It is longer than was asked for, or has grown since.
+        assert_eq!(read(FIRST_READ as u64 + 1, FIRST_READ), Reading::Again(FIRST_READ + 1));
+        assert_eq!(read(OBJECT_MAX as u64, FIRST_READ), Reading::Again(OBJECT_MAX));
+        // It is longer than any, however much was asked for.
+        for total in [OBJECT_MAX as u64 + 1, u64::MAX] {
+            assert_eq!(read(total, FIRST_READ), Reading::Refused(Errno(libc::EFBIG)), "{total}");
+        }
+        assert_eq!(read(OBJECT_MAX as u64 + 1, OBJECT_MAX), Reading::Refused(Errno(libc::EFBIG)));
+        // Its length and its bytes contradict each other.
+        let short = Contents { version: 3, bytes_total: 5, bytes: vec![7; 4] };
+        assert_eq!(judge_contents(short, FIRST_READ), Reading::Refused(Errno(libc::EIO)));
     }
 }

@@ -15,7 +15,7 @@ use super::{
     GroupKey, GroupStore, Mailbox, SLOW_ANSWER, Shared, StoreError, StoreOptions, lock, names, watching,
 };
 
-/// Longer than any of the objects that are read here.
+/// No object that is read here is longer.
 const SMALL: usize = 4096;
 
 impl GroupStore {
@@ -123,7 +123,17 @@ pub(super) fn read(pool: &Pool, name: &str) -> Result<Option<Contents>, NoAnswer
     pool.read(name, SMALL, move |result| {
         let _ = tell.try_send(result);
     });
-    told.recv_timeout(SLOW_ANSWER).map_err(|_| NoAnswer::Silent)?.map_err(NoAnswer::Refused)
+    let contents =
+        told.recv_timeout(SLOW_ANSWER).map_err(|_| NoAnswer::Silent)?.map_err(NoAnswer::Refused)?;
+    only_whole(contents)
+}
+
+/// Half a list of addresses would bar half an instance, or another.
+fn only_whole(contents: Option<Contents>) -> Result<Option<Contents>, NoAnswer> {
+    match contents {
+        Some(contents) if !contents.is_whole() => Err(NoAnswer::Refused(Errno(libc::EFBIG))),
+        contents => Ok(contents),
+    }
 }
 
 fn write(pool: &Pool, name: &str, condition: WriteIf, bytes: &[u8]) -> Result<(), NoAnswer> {
@@ -152,4 +162,18 @@ pub(super) fn watch_again(shared: &Arc<Shared>) {
     let own = shared.clone();
     // If it cannot be begun, the member still reads the objects from time to time.
     let _ = shared.lanes.run(Subject::Watch, move || watching::begin_again(&own));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_object_that_is_long_is_refused() {
+        let contents = |total| Some(Contents { version: 1, bytes_total: total, bytes: vec![b'1'; SMALL] });
+        assert!(matches!(only_whole(contents(SMALL as u64)), Ok(Some(_))));
+        let long = only_whole(contents(SMALL as u64 + 1));
+        assert!(matches!(long, Err(NoAnswer::Refused(Errno(libc::EFBIG)))), "{long:?}");
+        assert!(matches!(only_whole(None), Ok(None)));
+    }
 }
