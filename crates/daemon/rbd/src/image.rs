@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use crate::Library;
 use crate::changes;
 use crate::client::Client;
-use crate::symbols::{Functions, Handle, LibraryError};
+use crate::open_error::OpenError;
+use crate::symbols::{Functions, Handle};
 
 /// Marks [`Inner::out`] of an image that takes no more calls.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -225,19 +226,16 @@ impl Image {
     /// is another.
     ///
     /// # Errors
-    /// The library is too old.
-    pub fn pools(&self, library: &Library) -> Result<Vec<i64>, LibraryError> {
+    /// The library is too old, the image is closed, or librbd does not say: none is left out.
+    pub fn pools(&self, library: &Library) -> Result<Vec<i64>, OpenError> {
         let functions = library.objects()?;
-        let mut pools = vec![self.0.identity.pool];
-        if self.0.begin() {
-            // SAFETY: the image is open, as a call is counted.
-            let data = unsafe { (functions.rbd_get_data_pool_id)(self.0.image) };
-            self.0.finish();
-            if data >= 0 && data != self.0.identity.pool {
-                pools.push(data);
-            }
+        if !self.0.begin() {
+            return pools_of(self.0.identity.pool, -i64::from(libc::EBADF));
         }
-        Ok(pools)
+        // SAFETY: the image is open, as a call is counted.
+        let data = unsafe { (functions.rbd_get_data_pool_id)(self.0.image) };
+        self.0.finish();
+        pools_of(self.0.identity.pool, data)
     }
 
     /// Takes no more calls, waits until none is out, and closes the image, which gives its lock up. False: calls are out
@@ -340,6 +338,15 @@ impl fmt::Debug for Inner {
     }
 }
 
+/// The pools of an image; `data`: what librbd says of that of its data, which is `own` if it has no other.
+fn pools_of(own: i64, data: i64) -> Result<Vec<i64>, OpenError> {
+    if data < 0 {
+        let errno = i32::try_from(data.saturating_neg()).unwrap_or(libc::EIO);
+        return Err(OpenError::Failed("find the pool of its data", io::Error::from_raw_os_error(errno)));
+    }
+    Ok(if data == own { vec![own] } else { vec![own, data] })
+}
+
 /// The worker thread of an image: ends when the image is closed.
 fn work(jobs: &Receiver<Job>, image: &Weak<Inner>) {
     while let Ok(job) = jobs.recv() {
@@ -368,4 +375,20 @@ pub fn close_all(patience: Duration) -> bool {
     // Others may be closing already.
     let waited = UNLOCKED.wait_timeout_while(locked(), patience, |locked| !locked.is_empty());
     waited.unwrap_or_else(PoisonError::into_inner).0.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An earlier owner's writes to a pool that was left out might still land.
+    #[test]
+    fn no_pool_of_an_image_is_left_out() {
+        assert_eq!(pools_of(3, 3).unwrap(), [3]);
+        assert_eq!(pools_of(3, 0).unwrap(), [3, 0]);
+        for (said, errno) in [(-i64::from(libc::ESHUTDOWN), libc::ESHUTDOWN), (i64::MIN, libc::EIO)] {
+            let Err(OpenError::Failed(_, why)) = pools_of(3, said) else { panic!("{said}") };
+            assert_eq!(why.raw_os_error(), Some(errno));
+        }
+    }
 }

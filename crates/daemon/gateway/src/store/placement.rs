@@ -6,11 +6,17 @@
 /// More names than this are not tried: at random, 65,536 groups take about 800,000.
 const TRIES_MAX: u32 = 8_000_000;
 
+/// More placement groups than this no pool has: clusters allow 65,536 (`mon_max_pool_pg_num`).
+const GROUPS_MAX: u32 = 1 << 20;
+
 /// The number that pools show which hash names so.
 pub(crate) const OBJECT_HASH: u64 = 2;
 
 /// One name of an object per placement group of a pool with `groups` of them, in their order; `None`: there are too many.
 pub fn names(groups: u32, namespace: &str) -> Option<Vec<String>> {
+    if groups > GROUPS_MAX {
+        return None;
+    }
     let mut names: Vec<Option<String>> = vec![None; usize::try_from(groups).ok()?];
     let mut left = names.len();
     for number in 0..TRIES_MAX {
@@ -83,5 +89,11 @@ mod tests {
             }
         }
         assert_ne!(names(16, "").unwrap(), names(16, "tenant").unwrap());
+    }
+
+    #[test]
+    fn a_number_of_groups_that_no_pool_has_takes_no_memory() {
+        assert_eq!(names(GROUPS_MAX + 1, ""), None);
+        assert_eq!(names(u32::MAX, ""), None);
     }
 }

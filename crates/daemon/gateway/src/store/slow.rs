@@ -190,7 +190,7 @@ impl Shared {
 
     fn try_spread(&self, image: &Image) -> Result<StoreReply, Failure> {
         let until = Instant::now() + SLOW_ANSWER;
-        let pools = image.pools(&self.library).map_err(OpenError::from)?;
+        let pools = image.pools(&self.library)?;
         // Read after the request has come: groups that are made later are made in a later map.
         let map = cluster_map(&self.client, &self.library)?;
         let namespace = image.identity().namespace.as_str();
