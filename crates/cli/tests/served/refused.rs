@@ -13,6 +13,7 @@ use crate::daemon::{Daemon, Place};
 use crate::verbs::{fails, good, json, urls};
 
 mod local_disks;
+mod raw_commands;
 mod resume_records;
 mod table;
 
@@ -133,7 +134,7 @@ impl Stage {
         }
         let list = self.daemon.ask_json("volume list");
         let of = |one: &serde_json::Value| {
-            let keys = ["name", "uuid", "bytes", "size", "block", "source", "read_only"];
+            let keys = ["name", "uuid", "size_bytes", "block_bytes", "source", "read_only"];
             keys.iter().map(|key| one[key].clone()).collect::<Vec<_>>()
         };
         let listed = list.as_array().unwrap().iter().map(of).collect::<Vec<_>>().into();
@@ -142,7 +143,7 @@ impl Stage {
 
     fn run(&self, line: &str) -> Output {
         let mut words: Vec<String> = line.split(' ').map(|word| self.word(word)).collect();
-        if ["volume", "path", "detach", "iscsictl"].contains(&words[0].as_str()) {
+        if ["volume", "path", "detach", "iscsictl", "connect-all"].contains(&words[0].as_str()) {
             words.extend(["--control".to_owned(), self.place.path("control").display().to_string()]);
         }
         Command::new(env!("CARGO_BIN_EXE_blockwire"))

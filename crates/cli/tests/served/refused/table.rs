@@ -31,6 +31,14 @@ const WRITING: &[(&str, &str)] = &[
     ("eval export", "an_evaluation_that_is_refused_changes_nothing"),
     ("eval import", "an_evaluation_that_is_refused_changes_nothing"),
     ("iscsictl", "an_option_of_iscsictl_that_is_refused_changes_nothing"),
+    ("scsi", "a_raw_command_that_is_refused_leaves_its_volume_alone"),
+    ("nvme admin-passthru", "a_raw_command_that_is_refused_leaves_its_volume_alone"),
+    ("nvme io-passthru", "a_raw_command_that_is_refused_leaves_its_volume_alone"),
+    ("node add", "a_node_that_is_refused_stays_as_it_was"),
+    ("node discover", "a_node_that_is_refused_stays_as_it_was"),
+    ("node remove", "a_node_that_is_refused_stays_as_it_was"),
+    ("node set", "a_node_that_is_refused_stays_as_it_was"),
+    ("connect-all", "a_node_that_is_refused_stays_as_it_was"),
     ("host block", "a_host_that_is_refused_is_blocked_nowhere"),
     ("host unblock", "a_host_that_is_refused_is_blocked_nowhere"),
     ("apply", "a_configuration_that_is_refused_changes_nothing"),
@@ -40,7 +48,8 @@ const WRITING: &[(&str, &str)] = &[
 
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
-    eval plan, eval stream, host list, host show, info, keep, key check, path list, plan, reservation list, \
+    eval plan, eval stream, host list, host show, info, keep, key check, node list, \
+    node show, path list, plan, reservation list, \
     reservation show, session kill, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, top, verify, volume list, volume show";
 
@@ -59,6 +68,7 @@ fn each_verb_that_writes_has_its_test() {
     let source = concat!(
         include_str!("../refused.rs"),
         include_str!("local_disks.rs"),
+        include_str!("raw_commands.rs"),
         include_str!("resume_records.rs"),
         include_str!("table.rs")
     );
