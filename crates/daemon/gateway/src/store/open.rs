@@ -15,7 +15,7 @@ use super::{
     GroupKey, GroupStore, Mailbox, SLOW_ANSWER, Shared, StoreError, StoreOptions, lock, names, watching,
 };
 
-/// No object that is read here is longer.
+/// Longer than any of the objects that are read here.
 const SMALL: usize = 4096;
 
 impl GroupStore {
@@ -58,7 +58,7 @@ impl GroupStore {
             volumes: Mutex::new(BTreeMap::new()),
             watch: Mutex::new(None),
         });
-        watching::begin(&shared).map_err(|errno| StoreError::Object("watch the group's notices", errno))?;
+        begin_watch(&shared).map_err(|why| why.of("watch the group's notices"))?;
         Ok(GroupStore { shared, key })
     }
 }
@@ -117,23 +117,13 @@ impl NoAnswer {
     }
 }
 
-/// Reads a small object, and waits for it.
+/// Reads a small object, and waits for it; of one that is longer, a part.
 pub(super) fn read(pool: &Pool, name: &str) -> Result<Option<Contents>, NoAnswer> {
     let (tell, told) = sync_channel(1);
     pool.read(name, SMALL, move |result| {
         let _ = tell.try_send(result);
     });
-    let contents =
-        told.recv_timeout(SLOW_ANSWER).map_err(|_| NoAnswer::Silent)?.map_err(NoAnswer::Refused)?;
-    only_whole(contents)
-}
-
-/// Half a list of addresses would bar half an instance, or another.
-fn only_whole(contents: Option<Contents>) -> Result<Option<Contents>, NoAnswer> {
-    match contents {
-        Some(contents) if !contents.is_whole() => Err(NoAnswer::Refused(Errno(libc::EFBIG))),
-        contents => Ok(contents),
-    }
+    told.recv_timeout(SLOW_ANSWER).map_err(|_| NoAnswer::Silent)?.map_err(NoAnswer::Refused)
 }
 
 fn write(pool: &Pool, name: &str, condition: WriteIf, bytes: &[u8]) -> Result<(), NoAnswer> {
@@ -157,23 +147,22 @@ pub(super) fn remove(pool: &Pool, name: &str) -> Result<(), NoAnswer> {
     }
 }
 
+/// Watches, on the watch's thread: if the watch is lost while it is made, it is made again behind that.
+fn begin_watch(shared: &Arc<Shared>) -> Result<(), NoAnswer> {
+    let (tell, told) = sync_channel(1);
+    let own = shared.clone();
+    let is_begun = shared.lanes.run(Subject::Watch, move || {
+        let _ = tell.try_send(watching::begin(&own));
+    });
+    if !is_begun {
+        return Err(NoAnswer::Refused(Errno(libc::EAGAIN)));
+    }
+    told.recv_timeout(SLOW_ANSWER).map_err(|_| NoAnswer::Silent)?.map_err(NoAnswer::Refused)
+}
+
 /// A watch that was lost is made again on the watch's thread.
 pub(super) fn watch_again(shared: &Arc<Shared>) {
     let own = shared.clone();
     // If it cannot be begun, the member still reads the objects from time to time.
     let _ = shared.lanes.run(Subject::Watch, move || watching::begin_again(&own));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_object_that_is_long_is_refused() {
-        let contents = |total| Some(Contents { version: 1, bytes_total: total, bytes: vec![b'1'; SMALL] });
-        assert!(matches!(only_whole(contents(SMALL as u64)), Ok(Some(_))));
-        let long = only_whole(contents(SMALL as u64 + 1));
-        assert!(matches!(long, Err(NoAnswer::Refused(Errno(libc::EFBIG)))), "{long:?}");
-        assert!(matches!(only_whole(None), Ok(None)));
-    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use buf::Errno;
 use group::{InstanceId, MapEpoch, StoreReply};
-use rbd::{Client, Image, Library, OpenError, Options, Pool};
+use rbd::{Client, Contents, Image, Library, OpenError, Options, Pool};
 use volume::Uuid;
 
 use super::cluster_map::{ClusterMap, DUMP};
@@ -104,7 +104,7 @@ impl Shared {
     fn addresses_of(&self, instance: InstanceId) -> Result<Option<Vec<String>>, Failure> {
         let name = names::addresses(&self.options.group, instance);
         let Some(contents) = open::read(&self.pool, &name).map_err(not_answered)? else { return Ok(None) };
-        match parse_addresses(&contents.bytes) {
+        match addresses_in(&contents) {
             Some(addresses) => Ok(Some(addresses)),
             None => Err(Failure::Said(format!("the object {name} is damaged"))),
         }
@@ -140,16 +140,21 @@ impl Shared {
             }
         };
         let result = match Image::open_in_group(&self.library, &self.client, &options, is_barred) {
-            Ok(image) => {
-                if let Some(entry) = lock(&self.volumes).get_mut(&volume) {
-                    entry.open = Some(image);
-                }
-                Ok(StoreReply::Done)
-            }
+            Ok(image) => self.keep_image(volume, image),
             Err(OpenError::HeldBy(client)) => Ok(StoreReply::Locked(InstanceId(client))),
             Err(error) => Err(error.into()),
         };
         self.finish(&format!("lock the image {}", options.name()), result)
+    }
+
+    /// An image is locked as long as it is kept.
+    fn keep_image(&self, volume: Uuid, image: Image) -> Result<StoreReply, Failure> {
+        if let Some(entry) = lock(&self.volumes).get_mut(&volume) {
+            entry.open = Some(image);
+            return Ok(StoreReply::Done);
+        }
+        image.close(CLOSE);
+        Err(Failure::Said("the group has no such volume any more".to_owned()))
     }
 
     fn image_options(&self, spec: &VolumeImage) -> Options {
@@ -259,6 +264,11 @@ fn errno(what: &'static str, errno: i32) -> OpenError {
     OpenError::Failed(what, std::io::Error::from_raw_os_error(errno))
 }
 
+/// The addresses that an instance has left. Half a list would bar half an instance, or another one.
+fn addresses_in(contents: &Contents) -> Option<Vec<String>> {
+    parse_addresses(&contents.bytes).filter(|_| contents.is_whole())
+}
+
 /// One `ADDRESS:PORT/NONCE` per line, of characters that need no quoting; `None`: it is something else.
 fn parse_addresses(bytes: &[u8]) -> Option<Vec<String>> {
     let text = std::str::from_utf8(bytes).ok()?;
@@ -273,7 +283,14 @@ fn parse_addresses(bytes: &[u8]) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_addresses;
+    use super::{Contents, addresses_in, parse_addresses};
+
+    #[test]
+    fn half_a_list_of_addresses_is_none() {
+        let contents = |bytes_total| Contents { version: 1, bytes_total, bytes: b"10.0.0.1:0/77".to_vec() };
+        assert_eq!(addresses_in(&contents(13)).unwrap(), ["10.0.0.1:0/77"]);
+        assert_eq!(addresses_in(&contents(14)), None, "the number goes on");
+    }
 
     #[test]
     fn addresses_hold_nothing_that_a_command_could_be_made_of() {

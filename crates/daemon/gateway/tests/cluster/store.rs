@@ -110,6 +110,39 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn an_object_that_is_longer_than_any_is_no_answer() {
+    let Some(cluster) = cluster() else { return };
+    let group = fresh("long");
+    let mut store = open(&cluster, &group);
+    swapped(store.ask(swap(0, b"value")));
+    // What a configuration has at most, what stands around it, and a byte.
+    let length = group::CONFIGURATION_MAX + (64 << 10) + 1;
+    let object = format!("blockwire.{group}.owner.3");
+    cluster.run("rados", &["-p", "rbd", "truncate", &object, &length.to_string()]);
+    assert_eq!(store.ask(StoreRequest::Read(OWNER)), StoreReply::Unknown);
+    store.event(|event| matches!(event, StoreEvent::Refused(why) if why.contains(&object)));
+}
+
+/// The lock goes with the image, so who is told that it has the lock has the image.
+#[test]
+fn a_volume_that_goes_while_it_is_locked_is_not_locked() {
+    let Some(cluster) = cluster() else { return };
+    let (group, volume) = (fresh("goes"), Uuid([5; 16]));
+    let image = cluster.image(&group);
+    let mut store = open(&cluster, &group);
+    store.set_volume(volume, &image);
+    let asked = store.start(StoreRequest::Lock(volume));
+    // Opening takes longer than this; if not, the volume is gone all the same.
+    std::thread::sleep(Duration::from_millis(2));
+    store.store.set_volumes(&std::collections::BTreeMap::new());
+    let reply = store.wait(asked);
+    assert_eq!(reply == StoreReply::Done, store.store.image(volume).is_some(), "{reply:?}");
+    store.set_volume(volume, &image);
+    assert_eq!(store.ask(StoreRequest::Lock(volume)), StoreReply::Done);
+    assert!(store.store.image(volume).is_some());
+}
+
+#[test]
 fn a_silent_cluster_leaves_outcomes_unknown_and_a_swap_happens_once() {
     let Some(cluster) = cluster() else { return };
     let mut store = open(&cluster, &fresh("silent"));
