@@ -161,7 +161,7 @@ pub enum HostVerb {
 /// Which host is blocked or unblocked.
 #[derive(Debug, Args)]
 pub struct HostBlockArgs {
-    /// Its iSCSI name or NQN, or the name of its [[host]]: all names of that
+    /// Its iSCSI name or NQN, or its name in the configuration: all names of that
     pub name: String,
     /// Which daemon.
     #[command(flatten)]

@@ -27,7 +27,7 @@ impl Server {
     /// # Panics
     /// If there is a controller of this number here: a number is given again only after
     /// [`ControllerStep::ControllerGone`](crate::ControllerStep::ControllerGone). If the keep-alive timeout is none that is
-    /// granted ([`KeepAliveLimits::granted`](crate::KeepAliveLimits::granted)).
+    /// granted ([`KeepAliveLimits::granted_timeout_ms`](crate::KeepAliveLimits::granted_timeout_ms)).
     pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
         self.controllers.associations += 1;
         let association = self.controllers.associations;
