@@ -101,6 +101,13 @@ impl Bucket {
         self.full_at.fetch_sub(takes, Ordering::AcqRel);
         self.reserved_ns.fetch_sub(takes, Ordering::AcqRel);
     }
+
+    /// What was used did not begin after all.
+    fn refund(&self, amount: u64) {
+        let takes = self.rate.fill_ns(amount);
+        let less = |full_at: u64| Some(full_at.saturating_sub(takes));
+        let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
 }
 
 /// The buckets of a volume or host, shared by all shards, and what they have delayed.
@@ -144,7 +151,7 @@ impl RateLimiter {
         operations.into_iter().chain(bytes).max().unwrap_or(now)
     }
 
-    /// An operation begins whose tokens were reserved.
+    /// An operation begins whose tokens were reserved, as far as this limit goes.
     pub(crate) fn consume(&self, charge: Charge) {
         self.operations.iter().for_each(|bucket| bucket.consume(charge.operations));
         self.bytes.iter().for_each(|bucket| bucket.consume(charge.bytes));
@@ -154,6 +161,12 @@ impl RateLimiter {
     pub(crate) fn give_back(&self, charge: Charge) {
         self.operations.iter().for_each(|bucket| bucket.give_back(charge.operations));
         self.bytes.iter().for_each(|bucket| bucket.give_back(charge.bytes));
+    }
+
+    /// An operation does not begin that was let through, because another limit holds it.
+    pub(crate) fn refund(&self, charge: Charge) {
+        self.operations.iter().for_each(|bucket| bucket.refund(charge.operations));
+        self.bytes.iter().for_each(|bucket| bucket.refund(charge.bytes));
     }
 
     /// An operation has waited for it.

@@ -7,7 +7,8 @@
 //!
 //! The steps of one host on one volume are a *flow*, in order. Of each flow one step at a time has reserved what it needs
 //! ([`RateLimiter::reserve`]), so flows share a limit in turn, however many steps wait in each. A step reserves with its
-//! host first, and when its time there has come, with its volume.
+//! host first, and when its time there has come, with its volume. It counts for its host from then on: what a step holds
+//! while it waits for a slow volume would be lost to all other volumes of the host.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -76,7 +77,7 @@ enum Stage {
     None,
     /// With its host, from this time on.
     Host(Time),
-    /// With both, from this time on.
+    /// With its volume, from this time on. Its host's limit has let it through.
     Volume(Time),
 }
 
@@ -293,6 +294,7 @@ impl Flow {
             if time > now {
                 return Some(time);
             }
+            host.iter().for_each(|host| host.consume(charge));
             self.stage = Stage::Volume(volume.as_ref().map_or(now, |volume| volume.reserve(now, charge)));
         }
         if let Stage::Volume(time) = self.stage
@@ -301,7 +303,7 @@ impl Flow {
             self.waits_for_volume = true;
             return Some(time);
         }
-        host.iter().chain(volume).for_each(|limiter| limiter.consume(charge));
+        volume.iter().for_each(|volume| volume.consume(charge));
         self.stage = Stage::None;
         None
     }
@@ -313,7 +315,10 @@ impl Flow {
         match std::mem::replace(&mut self.stage, Stage::None) {
             Stage::None => {}
             Stage::Host(_) => host.iter().for_each(|limiter| limiter.give_back(charge)),
-            Stage::Volume(_) => host.iter().chain(volume).for_each(|limiter| limiter.give_back(charge)),
+            Stage::Volume(_) => {
+                host.iter().for_each(|host| host.refund(charge));
+                volume.iter().for_each(|volume| volume.give_back(charge));
+            }
         }
     }
 
@@ -474,6 +479,31 @@ mod tests {
             assert_eq!(is_due(&mut throttled, now), None);
         }
         assert_eq!(order, [1, 20, 2, 21, 3, 22, 4, 5]);
+    }
+
+    /// What waits for a slow volume, however large it is, takes nothing of its host's limit from other volumes; and what
+    /// is aborted there is given back to the host.
+    #[test]
+    fn a_slow_volume_slows_no_other_volume_of_its_host() {
+        let bandwidth = |per_second| {
+            let bandwidth = Rate::new(per_second, None);
+            Some(Arc::new(RateLimiter::new(RateLimits { bandwidth, ..RateLimits::NONE })))
+        };
+        let (mut throttled, host) = (ThrottledSteps::default(), HostLimit::new("a", bandwidth(1 << 20)));
+        let of = |volume, limiter| LimitsOfStep { host: host.clone(), volume: (VolumeId(volume), limiter) };
+        let (slow, other) = (of(1, bandwidth(1 << 10)), of(2, None));
+        let large = Charge { operations: 1, bytes: 1 << 20 };
+        let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
+        assert!(throttled.try_pass(at(0), &slow, large));
+        assert!(!throttled.try_pass(at(10), &slow, large));
+        throttled.push(at(10), &slow, large, read(1).0);
+        assert_eq!(is_due(&mut throttled, at(10)), None);
+        assert!(submit(&mut throttled, at(20), &other, 2), "the bucket of the host is full again");
+        // The host is at its limit when what waits for the volume goes.
+        assert!(throttled.try_pass(at(30), &other, large));
+        assert!(throttled.remove_io(IoId(1)));
+        assert!(submit(&mut throttled, at(30), &other, 3), "what was not used is there");
+        assert_eq!(throttled.waiting, 0);
     }
 
     /// Flows that nothing waits in are kept up to a bound.
