@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Daemon, refusal_from_engine_error, unknown_name};
+use super::{Daemon, refusal_from_engine_error, sessions::is_same, unknown_name};
 use crate::state::{
     StateError,
     blocked_hosts::{self, BLOCKED_MAX, BlockedNames},
@@ -21,8 +21,7 @@ impl Daemon {
     /// Shuts a host out: its sessions end at once, and it is let in nowhere until [`Daemon::unblock_host`].
     pub(super) fn block_host(&self, which: &str) -> Result<HostBlockReport, RequestRefusal> {
         let names = self.names_of_host(which)?;
-        let sessions: Vec<SessionReport> =
-            self.sessions()?.into_iter().filter(|one| names.contains(&one.initiator)).collect();
+        let mut sessions = self.sessions_of(&names)?;
         self.change_blocks(|blocked| {
             blocked.extend(names.iter().cloned());
             if blocked.len() > BLOCKED_MAX {
@@ -31,13 +30,19 @@ impl Daemon {
             }
             Ok(())
         })?;
+        let blocked_but = |why: RequestRefusal| {
+            let message = format!("the host is blocked, but {}", why.message);
+            RequestRefusal { message, ..why }
+        };
+        // Some may have logged in before the block was in force; they are ended too.
+        let late = self.sessions_of(&names).map_err(blocked_but)?;
+        let late = late.into_iter().filter(|one| !sessions.iter().any(|known| is_same(known, one)));
+        let late: Vec<SessionReport> = late.collect();
+        sessions.extend(late);
         for name in &names {
             tracing::warn!(target: area::SESSION, initiator = name, sessions = sessions.len(), "host blocked by the operator");
         }
-        self.wait_until_ended(&sessions).map_err(|why| {
-            let message = format!("the host is blocked, but {}", why.message);
-            RequestRefusal { message, ..why }
-        })?;
+        self.wait_until_ended(&sessions).map_err(blocked_but)?;
         Ok(HostBlockReport { names: names.into_iter().collect(), blocked: true, sessions })
     }
 
@@ -58,6 +63,10 @@ impl Daemon {
             tracing::warn!(target: area::SESSION, initiator = name, "host unblocked by the operator");
         }
         Ok(HostBlockReport { names: names.into_iter().collect(), blocked: false, sessions: Vec::new() })
+    }
+
+    fn sessions_of(&self, names: &BTreeSet<String>) -> Result<Vec<SessionReport>, RequestRefusal> {
+        Ok(self.sessions()?.into_iter().filter(|one| names.contains(&one.initiator)).collect())
     }
 
     /// The names by which a host connects, given one of them or its name in the configuration.

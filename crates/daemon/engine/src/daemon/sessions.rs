@@ -87,7 +87,7 @@ fn is_meant(which: &SessionSelector, session: &SessionReport) -> bool {
 }
 
 /// Whether it is still this session, and not one that has its number by now.
-fn is_same(one: &SessionReport, other: &SessionReport) -> bool {
+pub(super) fn is_same(one: &SessionReport, other: &SessionReport) -> bool {
     let key = |session: &SessionReport| {
         (session.id, session.initiator.clone(), session.target.clone(), session.isid.clone())
     };
@@ -102,38 +102,40 @@ fn nothing_meant(which: &SessionSelector) -> String {
     }
 }
 
+/// A session of no host, for tests.
+#[cfg(test)]
+pub(super) fn example_session(protocol: Protocol, initiator: &str) -> SessionReport {
+    SessionReport {
+        id: 1,
+        protocol: protocol.as_str().to_owned(),
+        initiator: initiator.to_owned(),
+        host: None,
+        target: None,
+        isid: None,
+        hostid: None,
+        shard: 0,
+        connections: 1,
+        commands: 0,
+        user: None,
+        reads: 0,
+        read_bytes: 0,
+        writes: 0,
+        written_bytes: 0,
+        latency: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn session(protocol: Protocol, initiator: &str) -> SessionReport {
-        SessionReport {
-            id: 1,
-            protocol: protocol.as_str().to_owned(),
-            initiator: initiator.to_owned(),
-            host: None,
-            target: None,
-            isid: None,
-            hostid: None,
-            shard: 0,
-            connections: 1,
-            commands: 0,
-            user: None,
-            reads: 0,
-            read_bytes: 0,
-            writes: 0,
-            written_bytes: 0,
-            latency: None,
-        }
-    }
-
     #[test]
     fn nqns_are_meant_exactly_and_iscsi_names_in_any_case() {
         let name = |name: &str| SessionSelector::Initiator(name.to_owned());
-        let nvme = session(Protocol::Nvme, "nqn.2026-11.com.example:Db1");
+        let nvme = example_session(Protocol::Nvme, "nqn.2026-11.com.example:Db1");
         assert!(is_meant(&name("nqn.2026-11.com.example:Db1"), &nvme));
         assert!(!is_meant(&name("nqn.2026-11.com.example:db1"), &nvme));
-        let iscsi = session(Protocol::Iscsi, "iqn.2026-11.com.example:db1");
+        let iscsi = example_session(Protocol::Iscsi, "iqn.2026-11.com.example:db1");
         assert!(is_meant(&name("IQN.2026-11.com.example:DB1"), &iscsi));
     }
 }

@@ -1,12 +1,16 @@
 //! Changes at run time, with an engine that only records its calls.
 
 mod apply;
+mod blocked;
 mod create;
 mod disks;
 mod targets;
 
 use super::*;
-use crate::{dataplane::prepared::PreparedPlan, state::volumes};
+use crate::{
+    dataplane::prepared::PreparedPlan,
+    state::{blocked_hosts::BlockedNames, volumes},
+};
 use config::name::VolumeName;
 use config::{
     check,
@@ -31,6 +35,10 @@ pub struct Memory {
     comes: Mutex<Option<EngineError>>,
     /// What comes of the next call that begins so.
     fails: Mutex<Option<(&'static str, EngineError)>>,
+    /// Sessions, and how many more times each is listed.
+    sessions: Mutex<Vec<(SessionReport, usize)>>,
+    /// Sessions that log in just before a block is in force.
+    log_in_late: Mutex<Vec<(SessionReport, usize)>>,
 }
 
 impl Memory {
@@ -57,7 +65,15 @@ impl Engine for Memory {
         vec![control::report::ListenerReport { protocol: "iscsi".into(), address, tag: 1 }]
     }
     fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
-        Ok(Vec::new())
+        let mut sessions = self.sessions.lock().unwrap();
+        sessions.retain(|(_, left)| *left > 0);
+        sessions.iter_mut().for_each(|(_, left)| *left -= 1);
+        Ok(sessions.iter().map(|(session, _)| session.clone()).collect())
+    }
+    fn set_blocked_names(&self, names: BlockedNames) -> Result<(), EngineError> {
+        self.tell(format!("block {}", names.into_iter().collect::<Vec<_>>().join(" ")))?;
+        self.sessions.lock().unwrap().append(&mut self.log_in_late.lock().unwrap());
+        Ok(())
     }
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
         Ok(Vec::new())
