@@ -256,21 +256,25 @@ impl ClientSlots {
         let stream = stream.try_clone().ok()?;
         let mut guard = self.lock_entries();
         let (last, all) = &mut *guard;
-        let readers = all.iter().filter(|one| one.right == ClientRight::Look).count();
-        if right == ClientRight::Look && readers >= READERS_MAX {
-            return None;
+        // Who may only look takes places of its like alone, and no spare one.
+        let looks = right == ClientRight::Look;
+        let is_gone = |one: &&ClientEntry| one.is_hung_up && !matches!(one.does, ClientActivity::Asks(_));
+        let readers = all.iter().filter(|one| one.right == ClientRight::Look && !is_gone(one)).count();
+        if looks && readers >= READERS_MAX {
+            idle_reader(all)?.hang_up();
         }
         let count = |all: &[ClientEntry], is_spare| {
             all.iter().filter(|one| !one.is_hung_up && one.is_spare == is_spare).count()
         };
         let is_full = |all: &[ClientEntry]| count(all, false) >= CLIENTS_MAX;
         let are_spares_full = |all: &[ClientEntry]| count(all, true) >= SPARE_CLIENTS;
-        if is_full(all)
-            && let may_be_spare = are_spares_full(all)
-            && let Some(leaver) = evictable_slot(all, now, may_be_spare)
-        {
-            let _ = leaver.stream.shutdown(Shutdown::Both);
-            leaver.is_hung_up = true;
+        if is_full(all) {
+            let may_be_spare = are_spares_full(all);
+            if looks {
+                idle_reader(all)?.hang_up();
+            } else if let Some(leaver) = evictable_slot(all, now, may_be_spare) {
+                leaver.hang_up();
+            }
         }
         let is_spare = is_full(all);
         if is_spare && are_spares_full(all) {
@@ -287,6 +291,24 @@ impl ClientSlots {
         });
         Some(ClientSlot { slots: self.clone(), number: *last, is_spare })
     }
+}
+
+impl ClientEntry {
+    /// Its place is free from now on.
+    fn hang_up(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.is_hung_up = true;
+    }
+}
+
+/// Whose place another one who may only look may have: that of the one like it that has asked nothing for longest.
+fn idle_reader(all: &mut [ClientEntry]) -> Option<&mut ClientEntry> {
+    let idle = all.iter_mut().filter(|one| one.right == ClientRight::Look && !one.is_hung_up);
+    let idle = idle.filter_map(|one| match one.does {
+        ClientActivity::Nothing(since) => Some((since, one)),
+        ClientActivity::Asks(_) | ClientActivity::Waits => None,
+    });
+    idle.min_by_key(|(since, _)| *since).map(|(_, one)| one)
 }
 
 /// Whose place another one may have: a spare one only if there is no other, and if it may be.
@@ -482,13 +504,34 @@ mod tests {
     fn readers_take_few_places_and_others_always_find_one() {
         let (slots, now) = (Arc::new(ClientSlots::default()), Instant::now());
         let look = || slots.claim(&UnixStream::pair().unwrap().0, ClientRight::Look, now);
-        let readers: Vec<_> = (0..3 * READERS_MAX).filter_map(|_| look()).collect();
+        let asks = |slot: &ClientSlot| slot.set_activity(ClientActivity::Asks(now));
+        let readers: Vec<_> = (0..3 * READERS_MAX).filter_map(|_| look().filter(asks)).collect();
         assert_eq!(readers.len(), READERS_MAX);
         let others: Vec<_> = (0..CLIENTS_MAX - READERS_MAX).filter_map(|_| client(&slots, now)).collect();
         assert_eq!((others.len(), hung_up(&slots)), (CLIENTS_MAX - READERS_MAX, 0));
         assert!(others.iter().all(|slot| !slot.is_spare));
         drop(readers);
         assert!(look().is_some(), "when one has gone there is room again");
+    }
+
+    /// One who may only look cannot keep the others of its group out, nor take the place of one who may do more.
+    #[test]
+    fn idle_readers_give_way_to_readers_and_nobody_else_does() {
+        let (slots, now) = (Arc::new(ClientSlots::default()), Instant::now());
+        let look = |at: u64| {
+            let at = now + Duration::from_secs(at);
+            slots.claim(&UnixStream::pair().unwrap().0, ClientRight::Look, at)
+        };
+        let asks = |slot: &ClientSlot| slot.set_activity(ClientActivity::Asks(now));
+        let held: Vec<_> = (0..READERS_MAX as u64).map(|at| look(at).unwrap()).collect();
+        let another = look(100).unwrap();
+        assert_eq!(held.iter().map(asks).collect::<Vec<_>>(), [false, true, true, true]);
+        assert!(asks(&another) && look(101).is_none(), "all are being answered");
+        drop((held, another));
+
+        let others: Vec<_> = (0..CLIENTS_MAX).filter_map(|_| client(&slots, now)).collect();
+        assert!(look(200).is_none());
+        assert!(others.iter().all(|slot| !slot.is_spare && asks(slot)), "each still has its place");
     }
 
     #[test]
