@@ -18,6 +18,7 @@ mod queue;
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
+    borrow::Cow,
     collections::HashMap,
     fmt::{self, Write as _},
     hash::Hash,
@@ -45,6 +46,9 @@ use tracing::{
 /// Lines of one kind in one window.
 pub const BURST_LINES: u32 = 20;
 const BURST_WINDOW: Duration = Duration::from_secs(10);
+/// A value is cut behind so many bytes: a line of several such values still has room in the queue, and in a datagram
+/// to the journal.
+const VALUE_BYTES_MAX: usize = 8 << 10;
 /// How long the last lines of a process may take to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -90,7 +94,7 @@ pub fn install_logger(settings: LogSettings) -> io::Result<()> {
         let of_stderr = if encoding == LogEncoding::Journal { LogEncoding::Text } else { encoding };
         let stderr = LogQueue::start(io::stderr(), move |count| of_stderr.encode_dropped(count))?;
         let queue = match encoding {
-            LogEncoding::Journal => LogQueue::start(JournalSocket::connect()?, dropped)?,
+            LogEncoding::Journal => LogQueue::start(JournalSocket::open()?, dropped)?,
             LogEncoding::Text | LogEncoding::PrefixedText | LogEncoding::Json => stderr.clone(),
         };
         STDERR_QUEUE.get_or_init(|| stderr);
@@ -250,6 +254,16 @@ impl Subscriber for Logger {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// The beginning of a long value, and how much more there is.
+fn cut_value(value: &str) -> Cow<'_, str> {
+    if value.len() <= VALUE_BYTES_MAX {
+        return Cow::Borrowed(value);
+    }
+    let end = (0..=VALUE_BYTES_MAX).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+    let begins = value.get(..end).unwrap_or_default();
+    Cow::Owned(format!("{begins}... ({} bytes more)", value.len() - end))
+}
+
 #[derive(Default)]
 struct EventFields {
     message: String,
@@ -265,8 +279,8 @@ impl EventFields {
 impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "message" => self.message.push_str(value),
-            _ => self.add(field, value),
+            "message" => self.message.push_str(&cut_value(value)),
+            _ => self.add(field, cut_value(value)),
         }
     }
 
@@ -335,6 +349,19 @@ mod tests {
         }
         let time = UNIX_EPOCH + Duration::from_micros(951_782_400_000_042);
         assert_eq!(format_utc_micros(time), "2000-02-29T00:00:00.000042Z");
+    }
+
+    /// The audit has a line for each change, however much there is to say of it.
+    #[test]
+    fn a_long_value_is_cut_and_a_line_of_several_fits_a_datagram() {
+        assert_eq!(cut_value("all targets"), "all targets");
+        let long = format!("a{}", "ü".repeat(500_000));
+        let cut = cut_value(&long);
+        assert!(cut.starts_with("aü") && cut.ends_with("ü... (991810 bytes more)"), "{}", cut.len());
+        let fields = ["object", "before", "after", "cause"].map(|name| (name, (&*cut).into()));
+        let record = LogRecord { level: Level::INFO, area: area::AUDIT, message: &cut, fields: &fields };
+        // What a datagram holds where nobody has changed net.core.wmem_default.
+        assert!(LogEncoding::Journal.encode(&record).len() < 200_000);
     }
 
     #[test]

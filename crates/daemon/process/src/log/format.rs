@@ -5,6 +5,8 @@
 
 use std::{
     fmt::{self, Write as _},
+    io,
+    os::fd::AsFd,
     str::FromStr,
     time::SystemTime,
 };
@@ -74,7 +76,9 @@ pub(super) enum LogEncoding {
 impl LogEncoding {
     pub(super) fn of(format: LogFormat) -> LogEncoding {
         match format {
-            LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => LogEncoding::PrefixedText,
+            LogFormat::Text if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => {
+                LogEncoding::PrefixedText
+            }
             LogFormat::Text => LogEncoding::Text,
             LogFormat::Json => LogEncoding::Json,
             LogFormat::Journald => LogEncoding::Journal,
@@ -101,6 +105,14 @@ impl LogEncoding {
             LogEncoding::Journal => journal::encode(record),
         }
     }
+}
+
+/// Whether it is the stream that systemd names as the journal's, `DEVICE:INODE`. Who starts the program by hand under a
+/// service of systemd, a terminal for instance, has the variable too, and another stderr.
+fn is_journal(named: Option<&str>, stream: impl AsFd) -> bool {
+    let Some((device, inode)) = named.and_then(|named| named.split_once(':')) else { return false };
+    rustix::fs::fstat(stream)
+        .is_ok_and(|facts| device.parse() == Ok(facts.st_dev) && inode.parse() == Ok(facts.st_ino))
 }
 
 impl LogRecord<'_> {
@@ -199,6 +211,16 @@ mod tests {
         assert_eq!(object["time"], "1970-01-01T00:00:01.500000Z");
         assert_eq!((&object["level"], &object["area"]), (&"warn".into(), &"iscsi".into()));
         assert_eq!((&object["count"], &object["initiator"]), (&3.into(), &"iqn.x\n\u{202e}evil".into()));
+    }
+
+    #[test]
+    fn the_journal_is_the_stream_that_systemd_names_and_no_other() {
+        let (ours, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let facts = rustix::fs::fstat(&ours).unwrap();
+        let named = format!("{}:{}", facts.st_dev, facts.st_ino);
+        assert!(is_journal(Some(&named), &ours) && !is_journal(Some(&named), &other));
+        assert!(["", "x", ":", "1:2:3", "-1:1"].iter().all(|named| !is_journal(Some(named), &ours)));
+        assert!(!is_journal(None, &ours));
     }
 
     #[test]

@@ -6,24 +6,24 @@
 use std::{
     io::{self, Write},
     os::unix::net::UnixDatagram,
+    path::PathBuf,
 };
 
 use super::format::{LogRecord, field_text, priority};
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The journal; each write is one event.
+/// The journal; each write is one event. A journald that was started again has another socket at the same path: it is
+/// sought for each event.
 #[derive(Debug)]
-pub(super) struct JournalSocket(UnixDatagram);
+pub(super) struct JournalSocket {
+    socket: UnixDatagram,
+    journal: PathBuf,
+}
 
 impl JournalSocket {
-    pub(super) fn connect() -> io::Result<JournalSocket> {
-        let connect = || {
-            let socket = UnixDatagram::unbound()?;
-            socket.connect(SOCKET)?;
-            Ok(JournalSocket(socket))
-        };
-        connect().map_err(|why: io::Error| {
+    pub(super) fn open() -> io::Result<JournalSocket> {
+        JournalSocket::open_at(SOCKET.into()).map_err(|why| {
             let message = format!(
                 "the journal takes nothing at {SOCKET}: {why}; use --log-format text or json where systemd-journald \
                  does not run"
@@ -31,11 +31,17 @@ impl JournalSocket {
             io::Error::new(why.kind(), message)
         })
     }
+
+    /// Checks that one listens there.
+    fn open_at(journal: PathBuf) -> io::Result<JournalSocket> {
+        UnixDatagram::unbound()?.connect(&journal)?;
+        Ok(JournalSocket { socket: UnixDatagram::unbound()?, journal })
+    }
 }
 
 impl Write for JournalSocket {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        self.0.send(record)
+        self.socket.send_to(record, &self.journal)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -87,12 +93,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
-        let socket = UnixDatagram::unbound().unwrap();
-        socket.connect(&path).unwrap();
         let fields = [("peer", "192.0.2.7:1".into()), ("size_bytes", 7.into()), ("why", "two\nlines".into())];
         let record =
             LogRecord { level: Level::ERROR, area: area::NVME, message: "connect refused", fields: &fields };
-        JournalSocket(socket).write_all(&encode(&record)).unwrap();
+        JournalSocket::open_at(path).unwrap().write_all(&encode(&record)).unwrap();
         let mut bytes = [0; 4096];
         let len = journal.recv(&mut bytes).unwrap();
         let mut want =
@@ -103,5 +107,23 @@ mod tests {
         want.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0]);
         want.extend_from_slice(b"two\nlines\n");
         assert_eq!(&bytes[..len], want);
+    }
+
+    #[test]
+    fn a_journal_that_was_started_again_has_what_follows() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        assert!(JournalSocket::open_at(path.clone()).is_err(), "nobody listens");
+        let before = UnixDatagram::bind(&path).unwrap();
+        let mut socket = JournalSocket::open_at(path.clone()).unwrap();
+        socket.write_all(b"MESSAGE=one\n").unwrap();
+        drop(before);
+        std::fs::remove_file(&path).unwrap();
+        assert!(socket.write_all(b"MESSAGE=lost\n").is_err());
+        let after = UnixDatagram::bind(&path).unwrap();
+        socket.write_all(b"MESSAGE=two\n").unwrap();
+        let mut bytes = [0; 64];
+        let len = after.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..len], b"MESSAGE=two\n");
     }
 }
