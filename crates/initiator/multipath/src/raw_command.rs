@@ -152,7 +152,7 @@ pub enum RawAnswer {
         status: u16,
         /// Dwords 0 (low) and 1 of the completion.
         result: u64,
-        /// Bytes of data that came; of a command that sends data, its length.
+        /// Bytes of data that came, or that the controller took.
         transferred: u32,
     },
 }
@@ -297,6 +297,16 @@ pub struct RawCompletion {
     pub payload: Payload,
 }
 
+impl RawCompletion {
+    /// Nothing of its memory is data.
+    pub(crate) fn without_answer(id: IoId, why: RawError, mut payload: Payload) -> RawCompletion {
+        if let Payload::In(data) = &mut payload {
+            data.truncate(0);
+        }
+        RawCompletion { id, how: Err(why), payload }
+    }
+}
+
 /// The bytes of a CDB with this operation code, of groups that have a fixed length (SPC-4 §4.2.5.1).
 fn cdb_len_of_group(opcode: u8) -> usize {
     match opcode >> 5 {
@@ -399,8 +409,9 @@ fn scsi_effect(cdb: &[u8], payload: &Payload) -> Result<(bool, bool), RawRefusal
         return Err(RawRefusal::CdbLength { len: cdb.len(), opcode, least });
     }
     check_data_len(payload)?;
-    // What is not known here is the target's to judge.
-    let Ok(command) = Command::parse(cdb) else { return Ok((false, false)) };
+    // PERSISTENT RESERVE OUT, RESERVE, RELEASE. What is not known here is the target's to judge.
+    let reserves = matches!(opcode, 0x5f | 0x16 | 0x17 | 0x56 | 0x57);
+    let Ok(command) = Command::parse(cdb) else { return Ok((false, reserves)) };
     let given = direction_of(payload);
     let wanted = match command.data_transfer(ANY_BLOCK_LEN) {
         DataTransfer::None | DataTransfer::In(0) | DataTransfer::Out(0) => Direction::None,
@@ -416,7 +427,6 @@ fn scsi_effect(cdb: &[u8], payload: &Payload) -> Result<(bool, bool), RawRefusal
             command,
             Command::TestUnitReady | Command::PreFetch(_) | Command::SynchronizeCache(_) | Command::Verify(_)
         );
-    let reserves = matches!(command, Command::ReserveOut(_) | Command::Reserve | Command::Release);
     Ok((only_reads, reserves))
 }
 
@@ -539,8 +549,8 @@ mod tests {
         assert!(!scsi(&[0xc1, 0, 0, 0, 0, 0], room(&pool, 8)).unwrap().only_reads);
         let long = scsi(&[0x7f; 260], Payload::None).unwrap();
         assert!(matches!(long.body, RawBody::Scsi(Cdb::Long(cdb)) if cdb.len() == 260));
-        let reserve = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-        assert!(scsi(&reserve, out(&pool, 24)).unwrap().changes_reservations);
+        let reserve = |action| scsi(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0], out(&pool, 24)).unwrap();
+        assert!([0, 8].into_iter().all(|action| reserve(action).changes_reservations), "8 is not known here");
     }
 
     #[test]

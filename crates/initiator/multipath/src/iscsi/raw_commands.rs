@@ -44,8 +44,7 @@ impl IscsiPath {
             return Err(command);
         }
         let RawBody::Scsi(cdb) = &command.body else {
-            let how = Err(RawError::WrongProtocol);
-            let done = RawCompletion { id, how, payload: command.payload };
+            let done = RawCompletion::without_answer(id, RawError::WrongProtocol, command.payload);
             self.events.push_back(PathEvent::RawDone(done));
             return Ok(());
         };

@@ -59,8 +59,7 @@ impl NvmePath {
                 (queue.who, sqe)
             }
             RawBody::Scsi(_) => {
-                let how = Err(RawError::WrongProtocol);
-                let done = RawCompletion { id, how, payload: command.payload };
+                let done = RawCompletion::without_answer(id, RawError::WrongProtocol, command.payload);
                 self.events.push_back(PathEvent::RawDone(done));
                 return Ok(());
             }

@@ -45,11 +45,7 @@ impl RawCommands {
     }
 
     fn end(&mut self, id: IoId, command: RawCommand, how: RawError) {
-        let mut payload = command.payload;
-        if let buf::Payload::In(data) = &mut payload {
-            data.truncate(0);
-        }
-        self.done.push_back(RawCompletion { id, how: Err(how), payload });
+        self.done.push_back(RawCompletion::without_answer(id, how, command.payload));
     }
 
     /// Ends what no path has.

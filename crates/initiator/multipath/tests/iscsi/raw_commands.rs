@@ -87,8 +87,10 @@ fn a_command_of_the_other_protocol_is_not_sent() {
     assert!(world.with(|path, cx| path.submit_raw(cx, IoId(9), vendor())).is_err(), "the path is down");
     up(&mut world);
     let identify = NvmeCommand { opcode: 6, ..NvmeCommand::default() };
-    let identify = RawCommand::nvme_admin(identify, Payload::None).map_err(|(why, _)| why).unwrap();
-    assert_eq!(run_raw(&mut world, identify).how, Err(RawError::WrongProtocol));
+    let room = delivery::payload_for_read(&world.pool, 4096);
+    let identify = RawCommand::nvme_admin(identify, room).map_err(|(why, _)| why).unwrap();
+    let done = run_raw(&mut world, identify);
+    assert_eq!((done.how, done.payload.len()), (Err(RawError::WrongProtocol), 0));
     let (why, _) = RawCommand::scsi(&[0x12, 0], Payload::None).unwrap_err();
     assert!(matches!(why, RawRefusal::CdbLength { len: 2, opcode: 0x12, least: 6 }), "{why}");
 }
