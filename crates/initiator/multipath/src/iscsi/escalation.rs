@@ -33,18 +33,17 @@ impl IscsiPath {
         }
     }
 
-    /// Sends ABORT TASK; if there is no room for it, the clock sends it later.
+    /// Sends ABORT TASK; if there is no room for it, the clock sends it soon.
     fn send_abort_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(command) = self.operations.slab.get(tag).and_then(|operation| operation.command_tag())
         else {
             return;
         };
-        let owner = RequestOwner::Abort(tag);
-        if self.submit_task_management(cx, TmfFunction::ABORT_TASK, Some(command), owner)
-            && let Some(operation) = self.operations.slab.get_mut(tag)
-        {
+        if !self.submit_abort_task(cx, command, RequestOwner::Abort(tag)) {
+            return;
+        }
+        if let Some(operation) = self.operations.slab.get_mut(tag) {
             operation.state = OperationState::Aborting { tag: command, since: cx.now };
-            self.operations.schedule_timeout(cx.now + self.settings.timeouts.abort);
         }
     }
 
@@ -64,13 +63,20 @@ impl IscsiPath {
         else {
             return;
         };
-        let owner = RequestOwner::AbortRaw(tag);
-        if self.submit_task_management(cx, TmfFunction::ABORT_TASK, Some(command), owner)
-            && let Some(pending) = self.raw_commands.get_mut(tag)
-        {
-            pending.state = OperationState::Aborting { tag: command, since: cx.now };
-            self.operations.schedule_timeout(cx.now + self.settings.timeouts.abort);
+        if !self.submit_abort_task(cx, command, RequestOwner::AbortRaw(tag)) {
+            return;
         }
+        if let Some(pending) = self.raw_commands.get_mut(tag) {
+            pending.state = OperationState::Aborting { tag: command, since: cx.now };
+        }
+    }
+
+    /// Sends ABORT TASK and sets the clock: for its answer, or for another try if it found no room.
+    fn submit_abort_task(&mut self, cx: &mut Cx<'_>, command: Tag, owner: RequestOwner) -> bool {
+        let sent = self.submit_task_management(cx, TmfFunction::ABORT_TASK, Some(command), owner);
+        let pause = if sent { self.settings.timeouts.abort } else { TMF_RETRY_DELAY };
+        self.operations.schedule_timeout(cx.now + pause);
+        sent
     }
 
     /// As [`handle_abort_response`](IscsiPath::handle_abort_response).
@@ -127,6 +133,8 @@ impl IscsiPath {
         let mut next = self.resetting.map(|since| since + limits.reset);
         for (tag, operation) in self.operations.slab.iter_mut() {
             match next_escalation(&mut operation.state, now, &limits) {
+                // What its owner wants ended did not find room for that before.
+                Escalation::At(_) if operation.cancelled && is_sent(operation.state) => late.push(tag),
                 Escalation::At(at) => next = stream::earliest(next, Some(at)),
                 Escalation::AbortTask => late.push(tag),
                 Escalation::ResetUnit => reset = true,
@@ -134,15 +142,12 @@ impl IscsiPath {
         }
         for (tag, command) in self.raw_commands.iter_mut() {
             match next_escalation(&mut command.state, now, &limits) {
-                // What its owner wants ended did not find room for that before.
+                // As above.
                 Escalation::At(_) if command.cancelled && is_sent(command.state) => late_raw.push(tag),
                 Escalation::At(at) => next = stream::earliest(next, Some(at)),
                 Escalation::AbortTask => late_raw.push(tag),
                 Escalation::ResetUnit => reset = true,
             }
-        }
-        if !late.is_empty() || !late_raw.is_empty() {
-            next = stream::earliest(next, Some(now + TMF_RETRY_DELAY));
         }
         if let Some(next) = next {
             self.operations.schedule_timeout(next);

@@ -148,6 +148,42 @@ fn a_command_that_takes_too_long_is_aborted_and_says_so() {
     assert!(world.now.since(begun) < Duration::from_secs(5));
 }
 
+/// There is room for a few ABORT TASK at once. What is behind them is ended as soon as they are answered.
+#[test]
+fn many_that_are_cancelled_at_once_end_soon() {
+    for raw in [false, true] {
+        let silent = |cdb: &[u8]| matches!(cdb[0], 0x28 | 0xc1);
+        let mut world =
+            crate::world(Settings { commands: 24, ..settings() }, &target::TargetLimits::default());
+        world.script = Some(ScriptedTarget::new(move |cdb| match silent(cdb) {
+            true => ScriptedAnswer::Silence,
+            false => honest_answer(cdb),
+        }));
+        up(&mut world);
+        for id in 0..24 {
+            let room = delivery::payload_for_read(&world.pool, 512);
+            let taken = match raw {
+                true => world.with(|path, cx| path.submit_raw(cx, IoId(id), scsi(&VENDOR, room))).is_ok(),
+                false => world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(0, 1)), room)).is_ok(),
+            };
+            assert!(taken, "{id}");
+        }
+        world.run(Duration::from_secs(1), |_| false);
+        let begun = world.now;
+        world.with(|path, cx| (0..24).for_each(|id| path.cancel(cx, IoId(id))));
+        for _ in 0..24 {
+            match next(&mut world) {
+                PathEvent::RawDone(done) => assert_eq!(done.how, Err(RawError::Aborted)),
+                PathEvent::Done { how, .. } => assert!(how.is_err()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(world.now.since(begun) < Duration::from_secs(5), "{raw}: {:?}", world.now.since(begun));
+        let functions = &world.script.as_ref().unwrap().functions;
+        assert_eq!(functions[..], [TmfFunction::ABORT_TASK.0; 24]);
+    }
+}
+
 #[test]
 fn an_abort_without_effect_becomes_a_reset_and_then_the_end_of_the_session() {
     let (_, mut world) = scripted(settings(), || ScriptedAnswer::Silence);
