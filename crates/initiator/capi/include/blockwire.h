@@ -305,7 +305,7 @@ typedef struct bw_nvme_command {
 
 typedef struct bw_nvme_answer {
     uint32_t status;      /* code in bits 7:0, type in 10:8, retry delay in 12:11, more in 13, do not retry in 14 */
-    uint32_t transferred; /* bytes of data that came: what is behind them in `data` is as it was before */
+    uint32_t transferred; /* bytes of data that moved: what is behind them in `data` is as it was before */
     uint64_t result;      /* dwords 0 (low) and 1 of the completion */
 } bw_nvme_answer;
 

@@ -29,7 +29,7 @@ pub(super) struct Command {
     pub(super) last: bool,
     /// A data digest was wrong.
     pub(super) digest_failed: bool,
-    /// How much data comes is the controller's choice: its memory is cut to what came.
+    /// How much data moves is the controller's choice: its memory is cut to what came, or was asked for.
     pub(super) accepts_short_data: bool,
 }
 
@@ -158,7 +158,8 @@ impl HostQueue {
     }
 
     /// A completion came. Success of a write before all of its data has left ends the connection, and leaves the
-    /// write in doubt: it may be the answer to another.
+    /// write in doubt: it may be the answer to another. Of a write whose length is the controller's choice only what
+    /// was asked for must have left.
     pub(super) fn handle_completion(&mut self, cqe: Cqe) -> Result<(), FatalError> {
         let unknown = FatalError::sequence_error(AT_CID);
         let tag = self.role.index.find(cqe.cid.get().into()).ok_or(unknown)?;
@@ -168,7 +169,8 @@ impl HostQueue {
             return Err(FatalError::sequence_error(0));
         }
         let is_asked_for = matches!(command.data, CommandData::Out { in_capsule: false, .. });
-        if success && is_asked_for && (command.next < command.len || command.r2ts > 0) {
+        let owes_requests = command.next < command.len && !command.accepts_short_data;
+        if success && is_asked_for && (owes_requests || command.r2ts > 0) {
             return Err(FatalError::sequence_error(AT_CID));
         }
         self.complete_command(tag, cqe);
@@ -201,6 +203,9 @@ impl HostQueue {
                     cqe = Cqe::new(status.into(), cid, cqe.sqhd.get());
                 }
                 Payload::In(data)
+            }
+            CommandData::Out { data, in_capsule: false } if short && command.accepts_short_data => {
+                Payload::Out(data.slice(0..command.next as usize))
             }
             CommandData::Out { data, .. } => Payload::Out(data),
         };

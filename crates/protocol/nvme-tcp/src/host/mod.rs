@@ -160,8 +160,9 @@ impl HostQueue {
         }
     }
 
-    /// As [`HostConnection::submit`], for a command of which it is not known how much data it sends: success with
-    /// less data than there is memory is success, and the memory that comes back is cut to what came.
+    /// As [`HostConnection::submit`], for a command of which it is not known how much data it moves: success with
+    /// less data than there is memory is success, and the memory that comes back is cut to what came, or was asked
+    /// for.
     pub fn submit_accepting_short_data(
         &mut self,
         command: Sqe,

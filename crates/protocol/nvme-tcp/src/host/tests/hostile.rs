@@ -310,6 +310,30 @@ fn memory_for_data_of_unknown_length_is_cut_to_what_came() {
     lied.cut_off_by(&data(0, 8196, LAST | SUCCESS), RANGE);
 }
 
+/// A controller need not take all that a command of a caller's own has. How much it asked for is told; what it asked
+/// for has left.
+#[test]
+fn a_write_of_unknown_length_is_done_when_what_was_asked_for_has_left() {
+    let begun = || {
+        let mut lied = Lied::ready(0, false, 4096);
+        let memory = lied.pool.take_sg(MemoryClass::Solicited, 8192).unwrap();
+        lied.side.queue.submit_accepting_short_data(sqe(WRITE, 0), Payload::Out(memory.freeze())).unwrap();
+        lied.say(&[]);
+        lied
+    };
+    for taken in [0, 4096, 8192] {
+        let mut lied = begun();
+        if taken > 0 {
+            lied.say(&r2t(0, 0, taken));
+        }
+        lied.say(&end(0));
+        let (answer, payload) = lied.completed().unwrap();
+        assert_eq!((answer.completion().status, payload.len() as u32), (Status::SUCCESS, taken));
+        assert_eq!(lied.side.violation, None);
+    }
+    begun().cut_off_by(&[r2t(0, 0, 4096), end(0)].concat(), AT_CID);
+}
+
 #[test]
 fn attack_101_success_before_the_last_and_a_last_that_is_missing() {
     Lied::busy(false).cut_off_by(&data(0, 512, SUCCESS), FatalError::invalid_field(1));
