@@ -68,6 +68,9 @@ pub(super) fn policy_for(plan: &Plan, places: &OwnPlaces<'_>) -> Policy {
     policy.has_ceph = sources.iter().any(|source| matches!(source, VolumeSource::Rbd(_)));
     let usual = || USUAL_PORTS.into_iter().chain(plan.sandbox.ports.iter().copied());
     policy.listen = plan.portals.iter().map(|portal| portal.address.port()).chain(usual()).collect();
+    // A path by an address of its own (host_traddr) binds it with a port that the system chooses. Any process can listen
+    // at such a port without binding it, which landlock does not see: to forbid this would keep nobody from it.
+    policy.listen.insert(0);
     // A target may send its initiators to any port, and a cluster's daemons have many.
     let is_elsewhere =
         |source: &&VolumeSource| matches!(source, VolumeSource::Remote(_) | VolumeSource::Rbd(_));
@@ -223,6 +226,7 @@ mod tests {
         let found = policy(&plan, &none);
         assert_eq!(found.connect, Some([3260, 4420, 8009, 7777].into()));
         assert!([3260, 3261, 4420, 8009, 7777].iter().all(|port| found.listen.contains(port)));
+        assert!(found.listen.contains(&0), "by an address of this machine's own");
         assert!(!found.has_ceph);
         for source in ["iscsi://192.0.2.1/iqn.2026-11.x:y/0", "rbd:a/b", "stripe:ram:1M+rbd:a/b"] {
             let found = policy(&with_source(source), &none);
