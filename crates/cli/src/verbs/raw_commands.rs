@@ -221,8 +221,8 @@ enum Output<'a> {
     Text,
     Json,
     Binary,
-    /// Looked at, and not touched yet.
-    File(LocalPath, &'a Path),
+    /// Looked at, and not touched yet; whether the answer is shown as JSON.
+    File(LocalPath, &'a Path, bool),
 }
 
 /// Shows an answer, with as much of `data` as came.
@@ -240,13 +240,16 @@ fn show(answer: &RawAnswer, data: Option<&[u8]>, output: Output<'_>) -> Result<E
             wrote.map_err(|why| Failure::failed(format!("output: {why}")))?;
             eprint_answer(answer);
         }
-        Output::File(place, path) => {
+        Output::File(place, path, is_json) => {
             // Without an answer of success there is nothing to keep, and what was there stays.
             if answer.is_success() {
                 let (mut file, _) = place.open_truncated(0)?;
                 file.write_all(bytes).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
             }
-            print(&format!("{answer}\n"))?;
+            match is_json {
+                true => print(&format!("{:#}\n", answer_json(answer, None)))?,
+                false => print(&format!("{answer}\n"))?,
+            }
         }
     }
     Ok(if answer.is_success() { Exit::Success } else { Exit::Failure })
@@ -276,7 +279,7 @@ fn run_once(
 /// Sends a CDB.
 pub fn scsi(args: &ScsiArgs) -> Result<Exit, Failure> {
     let output = match &args.outfile {
-        Some(path) => Output::File(LocalPath::inspect(path, false)?, path),
+        Some(path) => Output::File(LocalPath::inspect(path, false)?, path, args.json),
         None if args.binary => Output::Binary,
         None if args.json => Output::Json,
         None => Output::Text,

@@ -20,6 +20,11 @@ fn a_scsi_command_is_answered_with_status_sense_and_data() {
     let name = file.to_str().unwrap();
     good(&[&words[..4], &["--outfile", name], &inquiry[..]].concat());
     assert_eq!(fs::read(&file).unwrap().len() as u64, came);
+    let told = json(&[&words[..4], &["--json", "--outfile", name], &inquiry[..]].concat());
+    assert_eq!(
+        (&told["status"], told["transferred"].as_u64(), told.get("data")),
+        (&0.into(), Some(came), None)
+    );
     assert_eq!(&good(&[&words[..], &["--binary"]].concat())[8..16], b"BLKWIRE ");
     let other = place.path("refused");
     let mode_sense = ["1a", "00", "3b", "00", "ff", "00"];
