@@ -93,7 +93,11 @@ pub fn connect_all(args: &ConnectAllArgs) -> Result<Exit, Failure> {
         };
         let shown = process::printable::escape_line(why.unwrap_or(&ways)).into_owned();
         let _ = writeln!(text, "{name}: {state}{}{shown}", if shown.is_empty() { "" } else { ": " });
-        told.push(json!({ "name": name, "state": state, "ways": ways, "error": why }));
+        let mut one = json!({ "name": name, "state": state, "ways": ways });
+        if let Some(why) = why {
+            one["why"] = why.into();
+        }
+        told.push(one);
     }
     print(&if args.json { format!("{:#}\n", json!(told)) } else { text })?;
     Ok(exit)

@@ -206,7 +206,7 @@ fn list(dir: &NodesDir, json: bool) -> Result<Exit, Failure> {
             let mut told = match node {
                 Ok(Some(node)) => node.to_json(),
                 Ok(None) => json!({}),
-                Err(why) => json!({ "error": why.message }),
+                Err(why) => json!({ "why": why.message }),
             };
             told["name"] = name.as_str().into();
             told

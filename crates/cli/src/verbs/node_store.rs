@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use client::urls_of_name;
+use multipath::url::SecretSource;
 use process::exit::{Exit, Failure};
 use process::owned_dir::OwnedDir;
 use process::paths::DefaultPaths;
@@ -40,11 +41,25 @@ pub(super) struct Node {
     pub(super) timeout: String,
 }
 
-/// What a URL of a node must be: of a remote volume, and without a password.
+/// What a URL of a node must be: of a remote volume, without a password, and read alike in any directory.
 pub(super) fn check_url(url: &str) -> Result<(), String> {
     let (urls, _) = urls_of_name(url).map_err(|why| why.message)?;
     if urls.is_empty() {
         return Err("it names no volume of another machine".to_owned());
+    }
+    let secrets = urls
+        .iter()
+        .flat_map(|url| [&url.options.secret, &url.options.mutual_secret, &url.options.tls_key])
+        .flatten();
+    for secret in secrets {
+        if let SecretSource::File(path) = secret
+            && path.is_relative()
+        {
+            return Err(format!(
+                "the daemon, which reads {}, runs in another directory: give its absolute path",
+                path.display()
+            ));
+        }
     }
     match urls.iter().any(|url| url.user.as_ref().is_some_and(|user| user.secret.is_some())) {
         true => {
@@ -254,6 +269,8 @@ mod tests {
             ("{\"url\":1}", "\"url\" is no text"),
             ("{\"url\":\"iscsi://u%secret@h/iqn.2026-11.x:y/0\"}", "password"),
             ("{\"url\":\"ftp://h/x\"}", "\"url\""),
+            ("{\"url\":\"iscsi://u@h/iqn.2026-11.x:y/0?secret_file=k\"}", "absolute"),
+            ("{\"url\":\"nvme+tcp://h/nqn.2026-11.x:y/1?tls_key_file=./k\"}", "absolute"),
         ] {
             let why = Node::parse(text.as_bytes()).unwrap_err();
             assert!(why.contains(word) && !why.contains("secret@"), "{text}: {why}");

@@ -7,6 +7,10 @@ use std::path::Path;
 use crate::daemon::Place;
 use crate::verbs::{CONFIG, fails, good, json, urls};
 
+fn run(words: &[&str]) -> std::process::Output {
+    std::process::Command::new(env!("CARGO_BIN_EXE_blockwire")).args(words).output().unwrap()
+}
+
 fn text(words: &[&str]) -> String {
     String::from_utf8(good(words)).unwrap()
 }
@@ -43,6 +47,8 @@ fn nodes_are_added_shown_changed_and_removed() {
     fails(&["node", "set", "db", "--timeout", "25h", &nodes], 2, "timeout");
     fails(&["node", "add", "../x", url, &nodes], 2, "no name of a node");
     fails(&["node", "add", "x", "disk.img", &nodes], 2, "URL");
+    let relative = "iscsi://me@10.0.0.1/iqn.2026-11.io.blockwire:db/0?secret_file=key";
+    fails(&["node", "add", "x", relative, &nodes], 2, "absolute path");
     fails(&["node", "show", "dc", &nodes], 21, "there is no node \"dc\"");
     assert_eq!(fs::read(&file).unwrap(), before);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
@@ -52,6 +58,10 @@ fn nodes_are_added_shown_changed_and_removed() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&file, "{\"url\": \"x\"}").unwrap();
     fails(&["node", "show", "db", &nodes], 1, "db.json");
+    let out = run(&["node", "list", "--json", &nodes]);
+    let listed: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let why = listed[0]["why"].as_str().unwrap();
+    assert!(out.status.code() == Some(1) && why.contains("db.json"), "{listed}");
     good(&["node", "remove", "db", &nodes]);
     fails(&["node", "remove", "db", &nodes], 21, "no node");
     fails(&["connect-all", &nodes], 21, "no node has autostart");
@@ -88,10 +98,14 @@ fn what_is_discovered_is_attached_by_the_daemon() {
     assert_eq!(again[0]["state"], "already attached");
     let dead = "iscsi://127.0.0.1:1/iqn.2026-11.io.blockwire:none/0?connect_timeout=1s&queue_timeout=1s";
     good(&["node", "add", "dead", dead, "--autostart", "--via", "nbd", &nodes]);
-    let out = std::process::Command::new(env!("CARGO_BIN_EXE_blockwire"))
-        .args(["connect-all", &control_option, &nodes])
-        .output()
-        .unwrap();
+    let out = run(&["connect-all", "--json", &control_option, &nodes]);
+    let tried: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (out.status.code(), &tried[0]["name"], tried[0]["why"].is_string()),
+        (Some(1), &"dead".into(), true)
+    );
+    assert_eq!(tried[1].get("why"), None, "{tried}");
+    let out = run(&["connect-all", &control_option, &nodes]);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("{name}: already attached")) && said.contains("dead: failed: "), "{said}");
