@@ -15,6 +15,7 @@ pub use self::daemon_verbs::{
 };
 use crate::{
     apply::{APPLY_HELP, ConfigurationArgs, PLAN_HELP, ROLLBACK_HELP},
+    backup::{BACKUP_HELP, BackupArgs, RESTORE_HELP, RestoreArgs},
     daemon_args::DaemonArgs,
     import::{self, ImportArgs},
     iscsictl::{self, IscsictlArgs},
@@ -192,6 +193,12 @@ pub enum Verb {
     /// Serve by the configuration before the last apply
     #[command(after_help = ROLLBACK_HELP)]
     Rollback(DaemonArgs),
+    /// Write all that the daemon keeps, and its configuration, to one file; the blocks of volumes are not in it
+    #[command(after_help = BACKUP_HELP)]
+    Backup(BackupArgs),
+    /// Make what a backup holds the state of a daemon that does not run
+    #[command(after_help = RESTORE_HELP)]
+    Restore(RestoreArgs),
     /// Show whether all is well, and what the running daemon serves
     #[command(after_help = STATUS_HELP)]
     Status(DaemonArgs),
@@ -299,6 +306,9 @@ mod tests {
             "apply",
             "apply new.toml --control c",
             "rollback --json",
+            "backup b.tar",
+            "backup b.tar --state d --config f --json",
+            "restore b.tar --state d --replace --json",
             "status --json",
             "top",
             "top --once --interval 0.5 --no-color --control c",

@@ -288,7 +288,7 @@ fn to_hex(bytes: &[u8]) -> Zeroizing<String> {
 
 /// Writes a key to a new file.
 fn write_key(path: &Path, text: &str) -> Result<(), Failure> {
-    create_private_file(path, text).map_err(|why| match why.kind() {
+    create_private_file(path, &[text.as_bytes(), b"\n"]).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => Failure::failed(format!(
             "{} exists, and hosts may be using its secret; name another file, or remove it first",
             path.display()
@@ -298,10 +298,9 @@ fn write_key(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// The file is private from its first moment, and whole or not there.
-fn create_private_file(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn create_private_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    let written =
-        file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all());
+    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all());
     // Its name, too, is to outlive a power failure.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = written.and_then(|()| File::open(parent)?.sync_all());

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod backup;
 pub mod cli;
 pub mod daemon_args;
 pub mod import;

@@ -85,7 +85,7 @@ fn files_section(name: &str) -> String {
     match verb {
         "" | "serve" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
         "import" => format!(".SH FILES\n{config}"),
-        "plan" | "apply" | "rollback" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
+        "plan" | "apply" | "rollback" | "backup" | "restore" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
         verb if DAEMON_VERBS.contains(&verb) => format!(".SH FILES\n{SOCKET}"),
         _ => String::new(),
     }

@@ -60,6 +60,7 @@ pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
         }
         Answer::Detached { way } => DisplayText::escaped(&format!("{way} is detached\n")),
         Answer::Plan(report) => DisplayText::escaped(&plan::text(report)),
+        Answer::Backup(backup) => DisplayText::escaped(&format!("a backup of {} bytes\n", backup.0.len())),
         Answer::Status(status) => status_card(terminal, status),
         Answer::Stopping { pid } => DisplayText::escaped(&format!("stopping (process {pid})\n")),
     }
@@ -92,6 +93,7 @@ pub fn answer_json(answer: &Answer) -> String {
         Answer::Attached(attached) => serde_json::to_value(attached),
         Answer::Detached { way } => Ok(serde_json::json!({ "detached": way })),
         Answer::Plan(report) => serde_json::to_value(report),
+        Answer::Backup(backup) => Ok(serde_json::json!({ "size_bytes": backup.0.len() })),
         Answer::Status(status) => serde_json::to_value(status),
         Answer::Stopping { pid } => serde_json::to_value(StoppingReport { stopping: true, pid: *pid }),
     };

@@ -3,7 +3,7 @@
 //! The words are those of the daemon's reports (`control::report`): one name for one thing, units in names (`_bytes`,
 //! `_seconds`, `_ms`), numbers as numbers, `null` for what is not known. [`schema`](crate::schema) documents both.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use client::{PathInfo, PathState, Protocol, Registration, Reservations};
 use schemars::JsonSchema;
@@ -320,6 +320,36 @@ pub struct DetachedReport {
     pub ways: Vec<String>,
     /// The volume's identity.
     pub uuid: Option<String>,
+}
+
+/// `backup`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct BackupReport {
+    /// The file that was written.
+    pub file: PathBuf,
+    /// Its length.
+    pub size_bytes: u64,
+    /// How many records of the state directory it has.
+    pub records: usize,
+    /// Names in it of files that may hold secrets in clear text.
+    pub secrets: Vec<String>,
+    /// What it does not hold.
+    pub not_included: Vec<String>,
+}
+
+/// `restore`
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RestoreReport {
+    /// The state directory.
+    pub directory: PathBuf,
+    /// How many records were restored.
+    pub records: usize,
+    /// Where the records are that were there before; `None`: there were none.
+    pub replaced: Option<PathBuf>,
+    /// Where the files of the configuration were, which are in the backup.
+    pub configuration: Vec<PathBuf>,
+    /// What the backup does not hold.
+    pub not_included: Vec<String>,
 }
 
 /// `stop`

@@ -19,6 +19,7 @@ use signal_hook::{
 };
 
 use crate::{
+    backup,
     cli::{
         Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb, StopArgs,
         SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
@@ -133,6 +134,8 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Plan(args) => (args.daemon, Request::Plan { file: absolute(args.file)? }),
         Verb::Apply(args) => (args.daemon, Request::Apply { file: absolute(args.file)? }),
         Verb::Rollback(daemon) => (daemon, Request::Rollback),
+        Verb::Backup(args) => return Ok(print_stdout(backup::back_up(&args, &paths)?.as_bytes())),
+        Verb::Restore(args) => return Ok(print_stdout(backup::restore(&args)?.as_bytes())),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Iscsictl(args) => {
             return Ok(print_stdout(printable::escape_lines(&iscsictl::run(&args, &paths)?).as_bytes()));
@@ -354,8 +357,8 @@ fn write_man_pages(directory: &Path) -> Result<Exit, Failure> {
 }
 
 /// Verbs that end, overwrite or take something away: none is proposed for one that was written wrongly.
-const DESTRUCTIVE_VERBS: [&str; 9] =
-    ["stop", "write", "copy", "detach", "scsi", "nvme", "delete", "kill", "block"];
+const DESTRUCTIVE_VERBS: [&str; 10] =
+    ["stop", "write", "copy", "detach", "scsi", "nvme", "delete", "kill", "block", "restore"];
 
 /// The verbs below another (`volume delet`) are judged by clap, which knows no danger.
 fn remove_destructive_suggestion(why: &mut clap::Error) {

@@ -72,6 +72,8 @@ fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenera
     add::<Vec<report::ShardReport>>(verbs, generator, &["shard list"]);
     add::<report::plan::PlanReport>(verbs, generator, &["plan", "apply", "rollback"]);
     add::<report::StatusReport>(verbs, generator, &["status"]);
+    add::<reports::BackupReport>(verbs, generator, &["backup"]);
+    add::<reports::RestoreReport>(verbs, generator, &["restore"]);
     add::<reports::StoppingReport>(verbs, generator, &["stop"]);
     add::<report::AttachmentReport>(verbs, generator, &["attach --daemon"]);
 }

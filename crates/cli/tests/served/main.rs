@@ -3,6 +3,7 @@
 mod access;
 mod apply;
 mod attached;
+mod backup;
 mod blocked;
 mod both_protocols;
 mod chiscsi;

@@ -72,6 +72,8 @@ impl AuditedChange {
                 of("apply", file.as_deref().unwrap_or("the file of serve"), None, None)
             }
             Request::Rollback => of("rollback", "configuration", None, None),
+            // It changes nothing, but gives secrets away.
+            Request::Backup => of("backup", "state directory", None, None),
             Request::Stop { now } => {
                 of("stop", "daemon", None, Some(if *now { "at once" } else { "in order" }.to_owned()))
             }

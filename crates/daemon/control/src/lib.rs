@@ -24,6 +24,7 @@ mod audit;
 pub mod client;
 pub mod readers;
 pub mod report;
+pub mod secret_bytes;
 pub mod secret_url;
 pub mod server;
 
@@ -39,6 +40,7 @@ use crate::{
         TargetSettingsReport, TargetSwitchReport, VolumePathReport, VolumeReport, line::LineReport,
         plan::PlanReport,
     },
+    secret_bytes::SecretBytes,
     secret_url::SecretUrl,
 };
 
@@ -236,6 +238,8 @@ pub enum Request {
     },
     /// Serve by the configuration before the last apply.
     Rollback,
+    /// All records of the state directory and the configuration, as they are at one moment.
+    Backup,
     /// The daemon itself.
     Status,
     /// End the daemon.
@@ -357,6 +361,8 @@ pub enum Answer {
     },
     /// What a configuration changes, to be applied or applied.
     Plan(Box<PlanReport>),
+    /// A backup, to be written to a file.
+    Backup(SecretBytes),
     /// The daemon.
     Status(StatusReport),
     /// The daemon is stopping; its process number, so that a script can wait for its end.
@@ -450,6 +456,7 @@ impl Request {
             | Request::Plan { .. }
             | Request::Apply { .. }
             | Request::Rollback
+            | Request::Backup
             | Request::Stop { .. } => false,
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod absent_volumes;
 mod access;
+mod backup;
 mod blocked_hosts;
 mod configuration;
 mod exports_by_volume;
@@ -386,6 +387,7 @@ impl ControlService for Daemon {
             Request::Plan { file } => Answer::Plan(Box::new(self.plan_file(file.as_deref())?)),
             Request::Apply { file } => Answer::Plan(Box::new(self.apply_file(file.as_deref())?)),
             Request::Rollback => Answer::Plan(Box::new(self.rollback()?)),
+            Request::Backup => Answer::Backup(self.backup()?),
             Request::Status => Answer::Status(self.status_report()?),
             Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
         })

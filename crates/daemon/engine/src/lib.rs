@@ -20,6 +20,7 @@
     )
 )]
 
+pub mod backup;
 mod connect_hints;
 #[cfg(test)]
 mod cpu_time;

@@ -125,7 +125,7 @@ impl Daemon {
     }
 
     /// The configuration, locked: one is changed or looked at at a time.
-    fn configuration(&self) -> Result<std::sync::MutexGuard<'_, Configuration>, RequestRefusal> {
+    pub(super) fn configuration(&self) -> Result<std::sync::MutexGuard<'_, Configuration>, RequestRefusal> {
         let Some(configuration) = &self.configuration else {
             let why = "the daemon serves files of another format (--chiscsi): use `blockwire iscsictl`";
             return Err(RequestRefusal::new(RefusalCode::Invalid, why));
@@ -181,7 +181,7 @@ fn failed(why: StateError) -> RequestRefusal {
 
 impl VolumeRegistry {
     /// The plan that is served: what was configured, without what was deleted since, and what was created since.
-    fn served_plan(&self) -> Plan {
+    pub(super) fn served_plan(&self) -> Plan {
         let (plan, served) = (self.plan(), self.lock_served());
         let unserved = served.unserved.iter().filter_map(|one| one.volume.as_ref());
         let there: Vec<&Volume> = served.stores.iter().map(|store| &store.volume).chain(unserved).collect();

@@ -10,11 +10,13 @@
 
 pub mod blocked_hosts;
 pub mod configuration;
+pub mod copy;
 pub mod file_identity;
 pub mod identity;
 pub mod known_files;
 pub mod nexuses;
 pub mod ports;
+pub mod restore;
 pub mod serials;
 pub mod target_ports;
 pub mod volumes;
@@ -27,6 +29,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -41,7 +44,7 @@ const MAGIC: &str = "blockwire-state";
 /// Version of the envelope.
 const VERSION: &str = "1";
 /// Largest record, bytes: 65,536 volumes of 1 KiB each.
-const RECORD_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// Behind a volume's UUID and a dot: the record of its reservations, bad blocks, path states and protection.
 pub const RESERVATIONS_SUFFIX: &str = "reservations";
@@ -142,6 +145,8 @@ pub struct StateDir {
     dir: OwnedDir,
     /// Held for its lock, and with a note of who holds it.
     lock: File,
+    /// Held while a record changes, and while all are copied.
+    changes: Mutex<()>,
 }
 
 impl StateDir {
@@ -161,8 +166,9 @@ impl StateDir {
         })?;
         match lock.try_lock() {
             Ok(()) => {
-                let state = StateDir { path: dir.path().to_owned(), dir, lock };
+                let state = StateDir { path: dir.path().to_owned(), dir, lock, changes: Mutex::default() };
                 state.write_status(SERVING_NOTE);
+                state.finish_restore()?;
                 Ok(state)
             }
             Err(TryLockError::WouldBlock) => {
@@ -204,6 +210,10 @@ impl StateDir {
     fn write_status(&self, word: &str) {
         let note = format!("{} {word}\n", std::process::id());
         let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(note.as_bytes(), 0));
+    }
+
+    fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where it is.
@@ -252,6 +262,7 @@ impl StateDir {
         if bytes > RECORD_BYTES_MAX {
             return Err(StateError::Large { path, bytes });
         }
+        let _changing = self.lock_changes();
         // A half of one that a crash has left, or whatever stands there: it is not written through.
         fs::remove_file(&new).or_else(ignore_not_found).map_err(failed("write"))?;
         let file = self.dir.create_file(OsStr::new(&format!("{name}.new")));
@@ -284,6 +295,7 @@ impl StateDir {
     pub fn remove_record(&self, name: &str) -> Result<(), StateError> {
         let path = self.path.join(name);
         let failed = |why| StateError::Io { what: "remove", path: path.clone(), why };
+        let _changing = self.lock_changes();
         match fs::remove_file(&path) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(failed(why)),
             _ => {}
