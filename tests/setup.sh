@@ -59,6 +59,10 @@ for group in "$@"; do
     needs fincore util-linux-extra
     ;;
   crash) needs strace strace ;;
+  container)
+    needs /usr/bin/python3 python3
+    needs /usr/lib/python3/dist-packages/yaml python3-yaml
+    ;;
   database)
     needs mariadbd mariadb-server-core
     needs mariadb-install-db mariadb-server-core

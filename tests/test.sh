@@ -68,6 +68,8 @@ libiscsi() {
 packaging() {
   tests/install.sh
   tests/watching.sh
+  tests/setup.sh container
+  tests/container.py "$BUILD/release/blockwire"
 }
 
 capi() {
