@@ -52,10 +52,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     let words = verbs::reorder_words(args.into_iter().collect());
     // Who wants JSON reads failures as JSON too, also that of a command line that cannot be parsed.
     let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    let cli = match Cli::try_parse_from(words) {
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(mut why) => {
-            remove_destructive_suggestion(&mut why);
+            name_known_verbs(&mut why, &words);
             let exit = match why.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
                 _ => Exit::Usage,
@@ -360,17 +360,34 @@ fn write_man_pages(directory: &Path) -> Result<Exit, Failure> {
 const DESTRUCTIVE_VERBS: [&str; 10] =
     ["stop", "write", "copy", "detach", "scsi", "nvme", "delete", "kill", "block", "restore"];
 
-/// The verbs below another (`volume delet`) are judged by clap, which knows no danger.
-fn remove_destructive_suggestion(why: &mut clap::Error) {
+/// The verbs below another (`volume delet`) are judged by clap, which knows no danger. Where none is proposed, all that
+/// there are stand instead.
+fn name_known_verbs(why: &mut clap::Error, words: &[OsString]) {
+    if why.kind() != ErrorKind::InvalidSubcommand {
+        return;
+    }
     let is_destructive = |word: &str| DESTRUCTIVE_VERBS.contains(&word);
-    let proposes = match why.get(ContextKind::SuggestedSubcommand) {
+    let names_none_safe = match why.get(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::String(word)) => is_destructive(word),
         Some(ContextValue::Strings(words)) => words.iter().any(|word| is_destructive(word)),
-        _ => false,
+        None => true,
+        Some(_) => false,
     };
-    if proposes {
-        why.remove(ContextKind::SuggestedSubcommand);
+    if !names_none_safe {
+        return;
     }
+    why.remove(ContextKind::SuggestedSubcommand);
+    let command = Cli::command();
+    let verb = words.iter().skip(1).map_while(|word| word.to_str());
+    let above = verb.scan(&command, |above, word| {
+        *above = above.find_subcommand(word)?;
+        Some(*above)
+    });
+    let above = above.last().unwrap_or(&command);
+    let known = above.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let known: Vec<&str> = known.map(clap::Command::get_name).collect();
+    let known = format!("known: {}", known.join(", "));
+    why.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![known.into()]));
 }
 
 fn unknown_verb(words: &[OsString]) -> Failure {
@@ -414,12 +431,21 @@ mod tests {
             let said = unknown_verb(&[word.into()]).message;
             assert!(!said.contains("did you mean") && said.contains("known: serve"), "{said}");
         }
-        for (line, is_proposed) in [("volume delet", false), ("session kll", false), ("volume creat", true)] {
-            let words = std::iter::once("blockwire").chain(line.split(' '));
-            let mut why = Cli::try_parse_from(words).unwrap_err();
-            remove_destructive_suggestion(&mut why);
+        for (line, known) in [
+            ("volume delet", Some("known: list, show, create, delete")),
+            ("volume dlete", Some("known: list, show, create, delete")),
+            ("session kll", Some("known: list, kill")),
+            ("nvme xyz", Some("known: admin-passthru, io-passthru")),
+            ("volume creat", None),
+        ] {
+            let words: Vec<OsString> =
+                std::iter::once("blockwire").chain(line.split(' ')).map(OsString::from).collect();
+            let mut why = Cli::try_parse_from(&words).unwrap_err();
+            name_known_verbs(&mut why, &words);
             let said = why.render().to_string();
-            assert_eq!(said.contains("similar subcommand"), is_proposed, "{line}: {said}");
+            assert_eq!(said.contains("similar subcommand"), known.is_none(), "{line}: {said}");
+            assert!(known.is_none_or(|known| said.contains(known)), "{line}: {said}");
+            assert_eq!(said.contains("known:"), known.is_some(), "{line}: {said}");
         }
         assert!(unknown_verb(&["satus".into()]).message.contains("did you mean \"status\""));
     }
