@@ -5,6 +5,8 @@
 //! withdrawn kept as much.
 
 use super::task::Transfer;
+use std::collections::BTreeMap;
+use stream::Tag;
 
 /// The bytes of a task's data that came, from offset `base` on.
 #[derive(Debug)]
@@ -33,6 +35,58 @@ impl CarriedData {
     }
 }
 
+/// The carried data of a session, by task. It is in no task itself: each command enters and leaves the table of tasks,
+/// and hardly any has such data.
+#[derive(Debug, Default)]
+pub(super) struct CarriedDataTable(BTreeMap<Tag, CarriedData>);
+
+impl CarriedDataTable {
+    pub(super) fn get(&self, tag: Tag) -> Option<&CarriedData> {
+        self.0.get(&tag)
+    }
+
+    pub(super) fn insert(&mut self, tag: Tag, carried: CarriedData) {
+        self.0.insert(tag, carried);
+    }
+
+    /// The task's data is not wanted any more.
+    #[inline]
+    pub(super) fn remove(&mut self, tag: Tag) {
+        if !self.0.is_empty() {
+            self.0.remove(&tag);
+        }
+    }
+
+    /// Copies carried bytes of a task on into the places that want them, and frees them when all were. False while the
+    /// memory of a place is out.
+    #[inline]
+    pub(super) fn place(&mut self, tag: Tag, transfer: &mut Transfer) -> bool {
+        self.0.is_empty() || self.place_carried(tag, transfer)
+    }
+
+    #[cold]
+    fn place_carried(&mut self, tag: Tag, transfer: &mut Transfer) -> bool {
+        let Some(carried) = self.0.get_mut(&tag) else { return true };
+        for place in &mut transfer.places {
+            let from = carried.from.max(place.data_offset());
+            let to = carried.end().min(place.data_end());
+            if from >= to {
+                continue;
+            }
+            let range = (from - carried.base) as usize..(to - carried.base) as usize;
+            if !place.copy_from_bytes(from, carried.bytes.get(range).unwrap_or_default()) {
+                return false;
+            }
+            carried.from = to;
+        }
+        let got = transfer.got;
+        if carried.from >= carried.end() || transfer.places.iter().any(|place| place.data_end() > got) {
+            self.0.remove(&tag);
+        }
+        true
+    }
+}
+
 impl Transfer {
     /// Whether all that comes next was asked for by R2T: it may wait in the stream for a place, for only such data
     /// may wait for memory.
@@ -40,19 +94,14 @@ impl Transfer {
         self.asked > self.unsolicited
     }
 
-    /// Whether any of its data has come, or was asked for: the server had begun with it.
-    pub(super) fn has_begun(&self) -> bool {
-        self.carried.is_some() || self.is_solicited()
-    }
-
     /// Takes back what came into the server's buffers and the hold, as the server has let go of the task. False, and
     /// nothing is changed: the server has some of the data, some memory is out with a receive, or a byte is missing.
-    pub(super) fn carry_received_data(&mut self) -> bool {
+    pub(super) fn carry_received_data(&mut self, tag: Tag, table: &mut CarriedDataTable) -> bool {
         if self.delivered || self.sent > 0 {
             return false;
         }
         let mut parts: Vec<(u32, Vec<u8>)> = Vec::new();
-        if let Some(carried) = &self.carried {
+        if let Some(carried) = table.get(tag) {
             parts.push((carried.base, carried.bytes.to_vec()));
         }
         if let Some(hold) = &self.hold {
@@ -71,6 +120,7 @@ impl Transfer {
                 return false;
             }
             self.drop_memory();
+            table.remove(tag);
             return true;
         };
         let mut bytes: Vec<u8> = Vec::with_capacity(self.got.saturating_sub(base) as usize);
@@ -83,30 +133,7 @@ impl Transfer {
             return false;
         }
         self.drop_memory();
-        self.carried = Some(CarriedData::new(base, bytes.into()));
-        true
-    }
-
-    /// Copies carried bytes on into the places that want them, and frees them when all were. False while the memory
-    /// of a place is out.
-    pub(super) fn place_carried_data(&mut self) -> bool {
-        let Some(carried) = &mut self.carried else { return true };
-        for place in &mut self.places {
-            let from = carried.from.max(place.data_offset());
-            let to = carried.end().min(place.data_end());
-            if from >= to {
-                continue;
-            }
-            let range = (from - carried.base) as usize..(to - carried.base) as usize;
-            if !place.copy_from_bytes(from, carried.bytes.get(range).unwrap_or_default()) {
-                return false;
-            }
-            carried.from = to;
-        }
-        let got = self.got;
-        if carried.from >= carried.end() || self.places.iter().any(|place| place.data_end() > got) {
-            self.carried = None;
-        }
+        table.insert(tag, CarriedData::new(base, bytes.into()));
         true
     }
 }

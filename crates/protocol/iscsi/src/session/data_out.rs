@@ -131,7 +131,9 @@ impl SessionTasks {
         let Some(task) = self.table.get_mut(tag) else { return };
         let (link, reserved) = (task.link, task.write_reserved);
         let Some(transfer) = task.transfer_mut() else { return };
-        transfer.place_held_data();
+        if self.carried.place(tag, transfer) {
+            transfer.place_held_data();
+        }
         let mut came = 0;
         while let Some((offset, data)) = transfer.take_complete_buffer() {
             came += data.len() as u32;

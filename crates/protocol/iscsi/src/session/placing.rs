@@ -49,7 +49,9 @@ impl SessionTasks {
         let Some(transfer) = task.transfer_mut() else { return n };
         if let (Some(destination), true) = (destination, wanted) {
             transfer.return_destination_buffer(&destination, data, n as u32);
-            transfer.place_held_data();
+            if self.carried.place(tag, transfer) {
+                transfer.place_held_data();
+            }
         }
         n
     }

@@ -58,7 +58,7 @@ impl SessionTasks {
         let (TaskState::Live, TaskKind::Scsi(transfer)) = (&task.state, &mut task.kind) else {
             return Err(command);
         };
-        if !transfer.carry_received_data() {
+        if !transfer.carry_received_data(tag, &mut self.carried) {
             return Err(command);
         }
         task.state = TaskState::Withdrawn;
@@ -91,7 +91,8 @@ impl SessionTasks {
     fn announcement_order(&self, tag: Tag, exp: Sn) -> (bool, u32) {
         let Some(task) = self.table.get(tag) else { return (true, 0) };
         let begun = match &task.kind {
-            TaskKind::Scsi(transfer) => transfer.has_begun(),
+            // Any of its data has come, or was asked for.
+            TaskKind::Scsi(transfer) => self.carried.get(tag).is_some() || transfer.is_solicited(),
             TaskKind::Tmf(..) | TaskKind::Text => false,
         };
         (!begun, u32::MAX - exp.steps_since(task.cmd_sn))

@@ -79,6 +79,7 @@ impl SessionTasks {
                     task.state = TaskState::Answered(Box::new(answer));
                     if let Some(transfer) = task.transfer_mut() {
                         transfer.drop_memory();
+                        self.carried.remove(tag);
                     }
                 } else {
                     self.answer_in_order(now, tag, answer);
@@ -207,6 +208,7 @@ impl SessionTasks {
         let Some(task) = self.table.get_mut(tag) else { return };
         if let TaskKind::Scsi(transfer) = &mut task.kind {
             transfer.drop_memory();
+            self.carried.remove(tag);
         }
         match &mut task.state {
             TaskState::Live => {
@@ -313,6 +315,7 @@ impl SessionTasks {
         task.state = TaskState::Answered(Box::new(answer));
         if let Some(transfer) = task.transfer_mut() {
             transfer.drop_memory();
+            self.carried.remove(tag);
         }
     }
 
@@ -406,6 +409,7 @@ fn is_status_only(transfer: &Transfer, result: &ScsiResult) -> bool {
     result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
 }
 
+#[inline]
 fn is_good_response(transfer: &Transfer, response: &Response) -> bool {
     match response {
         Response::Scsi(result) => {

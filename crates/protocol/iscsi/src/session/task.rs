@@ -5,7 +5,6 @@
 //! it has come, and every byte has exactly one destination: a buffer of the server, the hold (memory reserved
 //! for unsolicited data), or nowhere, if it is no longer needed.
 
-use super::carried_data::CarriedData;
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;
 use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode, Ttt};
@@ -135,8 +134,6 @@ pub(super) struct Transfer {
     /// The server's buffers that are not full, in order.
     pub(super) places: SmallVec<[PayloadBuffer; 1]>,
     pub(super) hold: Option<HeldData>,
-    /// What came before the task was withdrawn.
-    pub(super) carried: Option<CarriedData>,
     /// The server has some of the data.
     pub(super) delivered: bool,
 }
@@ -279,9 +276,6 @@ impl Transfer {
 
     /// Copies held bytes on into the places that want them, and frees the hold when it is empty.
     pub(super) fn place_held_data(&mut self) {
-        if !self.place_carried_data() {
-            return;
-        }
         let Some(hold) = &mut self.hold else { return };
         let Some(held) = &mut hold.data else { return };
         for place in &mut self.places {
@@ -336,7 +330,6 @@ impl Transfer {
     pub(super) fn drop_memory(&mut self) {
         self.places.clear();
         self.hold = None;
-        self.carried = None;
     }
 }
 

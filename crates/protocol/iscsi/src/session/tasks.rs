@@ -6,6 +6,7 @@
 //! delivered, and when links and the session end.
 
 use super::abandoned_writes::AbandonedWrites;
+use super::carried_data::CarriedDataTable;
 use super::link::LinkState;
 use super::memory_promise::MemoryPromise;
 use super::outgoing::OutgoingPdu;
@@ -43,6 +44,8 @@ pub(super) struct SessionTasks {
     pub(super) events: VecDeque<TargetEvent<Request>>,
     /// Commands that the server has given back, with their tasks.
     pub(super) withdrawn: Vec<(Tag, ScsiCommand)>,
+    /// What came for tasks before they were withdrawn.
+    pub(super) carried: CarriedDataTable,
     pub(super) ttts: TransferTags,
     /// A link or the session is ending, and something of it has ended.
     pub(super) unsettled: bool,
@@ -72,6 +75,7 @@ impl SessionTasks {
             fences: FencedResponses::default(),
             events: VecDeque::new(),
             withdrawn: Vec::new(),
+            carried: CarriedDataTable::default(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
             ttts: TransferTags((cx.entropy.next_u64() >> 33) as u32),
             unsettled: false,
@@ -196,6 +200,7 @@ impl SessionTasks {
     pub(super) fn remove_from_counts(&mut self, tag: Tag) {
         let Some(task) = self.table.get(tag) else { return };
         self.index.remove(task.itt.value());
+        self.carried.remove(tag);
         if task.counted {
             let SessionTasks { window, links, expected, .. } = self;
             window.note_command_ended(|| open_or_expected_links(links, expected));

@@ -51,6 +51,7 @@ pub struct AdditionalHeaders<'a> {
 
 impl<'a> AdditionalHeaders<'a> {
     /// Parses all segments; `bytes` is exactly TotalAHSLength long.
+    #[inline]
     pub fn parse(mut bytes: &'a [u8]) -> Result<Self, AhsError> {
         let mut found = Self::default();
         while !bytes.is_empty() {

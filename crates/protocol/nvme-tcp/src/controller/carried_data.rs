@@ -8,11 +8,12 @@ use super::ControllerQueue;
 use super::receive::PduData;
 use super::task::{DataSource, Task};
 use crate::pdu_receiver::ReceiveState;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use stream::Tag;
 
 /// Stretches of a task's data that came, in order, each with the offset of its first byte.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CarriedData(Vec<(u32, Box<[u8]>)>);
 
 impl CarriedData {
@@ -20,21 +21,53 @@ impl CarriedData {
         CarriedData(stretches)
     }
 
+    fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.0.iter().map(|(at, bytes)| (*at, &**bytes))
+    }
+}
+
+/// The carried data of a queue, by task. It is in no task itself: each command enters and leaves the table of tasks, and
+/// hardly any has such data.
+#[derive(Debug, Default)]
+pub(super) struct CarriedDataTable(BTreeMap<Tag, CarriedData>);
+
+impl CarriedDataTable {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        self.0.iter().map(|(at, bytes)| (*at, &**bytes))
+    /// Stretches of a task's data that have no place yet, each with its offset.
+    pub(super) fn stretches(&self, tag: Tag) -> impl Iterator<Item = (u32, &[u8])> {
+        self.0.get(&tag).into_iter().flat_map(CarriedData::iter)
+    }
+
+    pub(super) fn insert(&mut self, tag: Tag, carried: CarriedData) {
+        if !carried.0.is_empty() {
+            self.0.insert(tag, carried);
+        }
+    }
+
+    /// The task's data is not wanted any more.
+    #[inline]
+    pub(super) fn remove(&mut self, tag: Tag) {
+        if !self.0.is_empty() {
+            self.0.remove(&tag);
+        }
     }
 }
 
 impl Task {
-    /// Takes back what came into the server's buffer, as the server has let go of the task; `stretch`: the PDU that
-    /// the stream stands in, if it is of this task. False, and nothing is changed: some of the data is with the host or
-    /// the server, the buffer is out with a receive, or is not that of the whole payload.
-    pub(super) fn carry_received_data(&mut self, stretch: Option<PduData>) -> bool {
+    /// Takes back what came into the server's buffer, as the server has let go of the task, and puts it into the
+    /// `table`; `stretch`: the PDU that the stream stands in, if it is of this task. False, and nothing is changed:
+    /// some of the data is with the host or the server, the buffer is out with a receive, or is not that of the
+    /// whole payload.
+    pub(super) fn carry_received_data(
+        &mut self,
+        tag: Tag,
+        stretch: Option<PduData>,
+        table: &mut CarriedDataTable,
+    ) -> bool {
         if self.moved || self.places.len() > 1 {
             return false;
         }
@@ -52,7 +85,7 @@ impl Task {
             return false;
         }
         self.places.clear();
-        self.carried = CarriedData::new(stretches);
+        table.insert(tag, CarriedData::new(stretches));
         true
     }
 
@@ -97,8 +130,8 @@ impl ControllerQueue {
     #[cold]
     pub(super) fn place_carried_data(&mut self, tag: Tag) {
         let within_pdu = self.stretch_of(tag).is_some();
-        let Some(task) = self.role.tasks.get_mut(tag) else { return };
-        let carried = std::mem::take(&mut task.carried);
+        let Some((task, table)) = self.role.tasks.get_mut_with_carried(tag) else { return };
+        let Some(carried) = table.0.remove(&tag) else { return };
         for place in &mut task.places {
             for (at, bytes) in carried.iter() {
                 let _ = place.copy_from_bytes(at, bytes);

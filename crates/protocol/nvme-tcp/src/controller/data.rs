@@ -74,7 +74,7 @@ impl ControllerQueue {
         let Some(task) = self.role.tasks.get_mut(tag).filter(|task| task.wants_data()) else { return };
         let Some(place) = PayloadBuffer::new(at, into, task.len) else { return };
         task.places.push(place);
-        if !task.carried.is_empty() {
+        if !self.role.tasks.carried.is_empty() {
             self.place_carried_data(tag);
         }
         self.note_payload_buffer_added(cx.now);

@@ -31,10 +31,11 @@ impl ControllerQueue {
     /// the host has, or the task is ending.
     pub fn withdraw(&mut self, tag: Tag, command: Sqe) -> Result<(), Sqe> {
         let stretch = self.stretch_of(tag);
-        let Some(task) = self.role.tasks.get_mut(tag).filter(|_| self.role.quiesced) else {
+        if !self.role.quiesced {
             return Err(command);
-        };
-        if !matches!(task.state, TaskState::Live) || !task.carry_received_data(stretch) {
+        }
+        let Some((task, table)) = self.role.tasks.get_mut_with_carried(tag) else { return Err(command) };
+        if !matches!(task.state, TaskState::Live) || !task.carry_received_data(tag, stretch, table) {
             return Err(command);
         }
         task.state = TaskState::Withdrawn;

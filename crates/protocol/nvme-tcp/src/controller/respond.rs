@@ -1,7 +1,6 @@
 //! Answers: read data and completions, and how tasks end.
 
 use super::ControllerQueue;
-use super::carried_data::CarriedData;
 use super::outgoing::ReadData;
 use super::task::{DataSource, TaskEnding, TaskState};
 use buf::Sg;
@@ -37,7 +36,7 @@ impl ControllerQueue {
                 task.state = TaskState::Answered(completion);
                 task.answer_stamp = self.role.answer_stamp;
                 task.places.clear();
-                task.carried = CarriedData::default();
+                self.role.tasks.carried.remove(tag);
                 self.role.awaits_place = false;
             }
             TaskState::Live => self.send_completion(tag, completion),
@@ -56,7 +55,7 @@ impl ControllerQueue {
             TaskState::Live => {
                 task.state = TaskState::Abandoned;
                 task.places.clear();
-                task.carried = CarriedData::default();
+                self.role.tasks.carried.remove(tag);
                 self.role.awaits_place = false;
                 self.finish_task(tag);
             }
@@ -98,9 +97,9 @@ impl ControllerQueue {
 
     /// A task is to end without the server's answer.
     pub(super) fn abort_task(&mut self, tag: Tag, how: TaskEnding) {
+        self.role.tasks.carried.remove(tag);
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
         task.places.clear();
-        task.carried = CarriedData::default();
         match &mut task.state {
             TaskState::Live => {
                 task.state = TaskState::Ending { how, acked: false };

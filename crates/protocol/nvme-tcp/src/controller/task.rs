@@ -3,7 +3,6 @@
 //! Write data is in the capsule, or is requested by R2Ts, never both. Every byte has exactly one destination:
 //! a buffer of the server, or nowhere, if it is no longer needed.
 
-use super::carried_data::CarriedData;
 use buf::{SgMut, Time};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Status};
@@ -39,8 +38,6 @@ pub(super) struct Task {
     pub(super) arrival: u32,
     /// The host or the server has some of its data.
     pub(super) moved: bool,
-    /// What came before it was withdrawn.
-    pub(super) carried: CarriedData,
     /// End of what was asked for by R2T.
     pub(super) asked: u32,
     /// Stretches asked for and not whole, in the order of asking.
@@ -111,7 +108,6 @@ impl Task {
             answer_stamp: (Time(0), 0),
             arrival: 0,
             moved: false,
-            carried: CarriedData::default(),
             asked: 0,
             r2ts: SmallVec::new(),
             places: SmallVec::new(),

@@ -1,6 +1,7 @@
 //! The tasks of a queue by tag and by CID, and their total memory.
 
 use super::capsule_memory::CapsuleMemory;
+use super::carried_data::CarriedDataTable;
 use super::task::Task;
 use crate::limits::QUEUE_ENTRIES_MAX;
 use buf::{Pool, Time};
@@ -11,6 +12,8 @@ pub(super) struct TaskTable {
     tasks: Slab<Task>,
     index: TagIndex,
     pub(super) capsules: CapsuleMemory,
+    /// What came for tasks before they were withdrawn.
+    pub(super) carried: CarriedDataTable,
     /// Read bytes that were allowed, and are not in a batch yet.
     pub(super) read_bytes: u64,
     /// Write bytes that were allowed, and have not come yet.
@@ -27,6 +30,7 @@ impl TaskTable {
             tasks: Slab::new(usize::from(QUEUE_ENTRIES_MAX)),
             index: TagIndex::new(1),
             capsules: CapsuleMemory::empty(pool),
+            carried: CarriedDataTable::default(),
             read_bytes: 0,
             write_bytes: 0,
             owed: 0,
@@ -59,6 +63,11 @@ impl TaskTable {
     #[inline]
     pub(super) fn get_mut(&mut self, tag: Tag) -> Option<&mut Task> {
         self.tasks.get_mut(tag)
+    }
+
+    /// The task with the carried data of all.
+    pub(super) fn get_mut_with_carried(&mut self, tag: Tag) -> Option<(&mut Task, &mut CarriedDataTable)> {
+        Some((self.tasks.get_mut(tag)?, &mut self.carried))
     }
 
     /// The task of this CID.
@@ -95,6 +104,7 @@ impl TaskTable {
         self.owed -= usize::from(task.owing);
         self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
         self.write_bytes = self.write_bytes.saturating_sub(u64::from(task.write_reserved));
+        self.carried.remove(tag);
         self.tasks.discard(tag);
         Some(cid)
     }

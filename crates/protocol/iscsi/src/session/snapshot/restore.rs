@@ -239,6 +239,9 @@ impl Restoring {
         };
         task.owing = task.is_data_owed();
         let tag = found(self.tasks.restore_task(task), "too many tasks, or two of one tag")?;
+        if let KindBody::Scsi(TransferBody { carried: Some((base, bytes)), .. }) = &body.kind {
+            self.tasks.carried.insert(tag, CarriedData::new(*base, bytes.as_slice().into()));
+        }
         self.tags.push(tag);
         self.tasks.withdrawn.extend(withdrawn.map(|command| (tag, command)));
         Ok(())
@@ -283,10 +286,6 @@ impl Restoring {
             last_ttt: body.last_ttt.map(Ttt::new),
             places: SmallVec::new(),
             hold: None,
-            carried: body
-                .carried
-                .as_ref()
-                .map(|(base, bytes)| CarriedData::new(*base, bytes.as_slice().into())),
             delivered: false,
         })
     }

@@ -1,6 +1,7 @@
 //! From a session at rest to bytes.
 
 use super::super::TargetSession;
+use super::super::carried_data::CarriedData;
 use super::super::closing::NexusEndState;
 use super::super::link::{LinkPhase, LinkState, SegmentPurpose};
 use super::super::request::ScsiResult;
@@ -62,9 +63,9 @@ impl TargetSession {
     pub fn save(&mut self, cx: &mut Cx<'_>) -> Result<SessionSnapshot, SessionSaveRefusal> {
         self.check_at_rest()?;
         // What came early has its data in the hold.
-        for (_, task) in self.tasks.table.iter_mut() {
+        for (tag, task) in self.tasks.table.iter_mut() {
             let (TaskState::Held, TaskKind::Scsi(transfer)) = (&task.state, &mut task.kind) else { continue };
-            if !transfer.carry_received_data() {
+            if !transfer.carry_received_data(tag, &mut self.tasks.carried) {
                 return Err(SessionSaveRefusal::Busy);
             }
         }
@@ -118,7 +119,9 @@ impl TargetSession {
         let places: Places = table.iter().enumerate().map(|(place, (tag, _))| (tag, place as u32)).collect();
         let withdrawn: HashMap<Tag, &ScsiCommand> =
             self.tasks.withdrawn.iter().map(|(tag, command)| (*tag, command)).collect();
-        let tasks = table.iter().map(|(tag, task)| task_body(task, withdrawn.get(&tag).copied()));
+        let carried = &self.tasks.carried;
+        let tasks =
+            table.iter().map(|(tag, task)| task_body(task, withdrawn.get(&tag).copied(), carried.get(tag)));
         let functions = self.functions.waiting().filter_map(|(tag, request)| {
             let task = *places.get(tag)?;
             Some(FunctionBody { task, function: request.function.0, lun: request.lun })
@@ -213,9 +216,13 @@ fn command_body(command: &ScsiCommand) -> CommandBody {
 }
 
 /// `None`: it is with the server.
-fn task_body(task: &Task, withdrawn: Option<&ScsiCommand>) -> Option<TaskBody> {
+fn task_body(
+    task: &Task,
+    withdrawn: Option<&ScsiCommand>,
+    carried: Option<&CarriedData>,
+) -> Option<TaskBody> {
     let kind = match &task.kind {
-        TaskKind::Scsi(transfer) => KindBody::Scsi(transfer_body(transfer)),
+        TaskKind::Scsi(transfer) => KindBody::Scsi(transfer_body(transfer, carried)),
         TaskKind::Tmf(function, _) => KindBody::Function(function.0),
         TaskKind::Text => return None,
     };
@@ -255,7 +262,7 @@ fn answer_body(answer: &Answer) -> AnswerBody {
     }
 }
 
-fn transfer_body(transfer: &Transfer) -> TransferBody {
+fn transfer_body(transfer: &Transfer, carried: Option<&CarriedData>) -> TransferBody {
     let r2ts = transfer.r2ts.iter().map(|r2t| (r2t.ttt.value(), r2t.offset, r2t.end)).collect();
     TransferBody {
         read: transfer.read,
@@ -272,7 +279,7 @@ fn transfer_body(transfer: &Transfer) -> TransferBody {
         r2ts,
         asked: transfer.asked,
         last_ttt: transfer.last_ttt.map(|ttt| ttt.value()),
-        carried: transfer.carried.as_ref().map(|carried| (carried.base(), carried.bytes().to_vec())),
+        carried: carried.map(|carried| (carried.base(), carried.bytes().to_vec())),
     }
 }
 

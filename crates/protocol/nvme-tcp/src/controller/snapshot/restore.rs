@@ -147,8 +147,6 @@ impl ControllerQueue {
             .iter()
             .map(|(ttag, next, end)| SolicitedRange { ttag: *ttag, next: *next, end: *end })
             .collect();
-        task.carried =
-            CarriedData::new(body.carried.iter().map(|(at, bytes)| (*at, bytes.as_slice().into())).collect());
         self.role.arrivals = self.role.arrivals.wrapping_add(1);
         task.arrival = self.role.arrivals;
         let full = self.role.tasks.len() >= usize::from(self.size.entries);
@@ -163,6 +161,8 @@ impl ControllerQueue {
             task.capsule = true;
         }
         let tag = found(self.role.tasks.insert(task), "too many commands")?;
+        let carried = body.carried.iter().map(|(at, bytes)| (*at, bytes.as_slice().into())).collect();
+        self.role.tasks.carried.insert(tag, CarriedData::new(carried));
         self.role.tasks.update_data_owed(cx.now, tag);
         self.role.withdrawn.extend(withdrawn.map(|sqe| (tag, sqe)));
         Ok(tag)
@@ -211,10 +211,9 @@ impl ControllerQueue {
                 "data in a capsule",
             )?;
             let came = task.received_ranges(stretch);
-            let same = task.carried.iter().count() == came.len()
-                && task
-                    .carried
-                    .iter()
+            let carried = || self.role.tasks.carried.stretches(*tag);
+            let same = carried().count() == came.len()
+                && carried()
                     .zip(&came)
                     .all(|((at, bytes), range)| (at, bytes.len()) == (range.start, range.len()));
             check(same, "data that came")?;

@@ -118,7 +118,9 @@ impl ControllerQueue {
         let places: HashMap<Tag, u32> =
             tasks.iter().enumerate().map(|(place, (tag, _))| (*tag, place as u32)).collect();
         let withdrawn: HashMap<Tag, &Sqe> = role.withdrawn.iter().map(|(tag, sqe)| (*tag, sqe)).collect();
-        let tasks = tasks.iter().map(|(tag, task)| task_body(task, withdrawn.get(tag).copied()));
+        let tasks = tasks.iter().map(|(tag, task)| {
+            task_body(task, withdrawn.get(tag).copied(), role.tasks.carried.stretches(*tag))
+        });
         let stretch = |stretch: &PduData| stretch_body(stretch, self.rx.crc.value(), &places);
         Some(QueueBody {
             parameters: ParametersBody {
@@ -150,7 +152,11 @@ impl ControllerQueue {
 }
 
 /// `None`: it is with the server.
-fn task_body(task: &Task, withdrawn: Option<&Sqe>) -> Option<TaskBody> {
+fn task_body<'a>(
+    task: &Task,
+    withdrawn: Option<&Sqe>,
+    carried: impl Iterator<Item = (u32, &'a [u8])>,
+) -> Option<TaskBody> {
     let state = match task.state {
         TaskState::Withdrawn => StateBody::Withdrawn(withdrawn?.as_bytes().to_vec()),
         TaskState::Ending { how: TaskEnding::Status(status), acked: true } => StateBody::Status(status.0),
@@ -172,7 +178,7 @@ fn task_body(task: &Task, withdrawn: Option<&Sqe>) -> Option<TaskBody> {
         event_request: task.event_request,
         asked: task.asked,
         r2ts: task.r2ts.iter().map(|asked| (asked.ttag, asked.next, asked.end)).collect(),
-        carried: task.carried.iter().map(|(at, bytes)| (at, bytes.to_vec())).collect(),
+        carried: carried.map(|(at, bytes)| (at, bytes.to_vec())).collect(),
         state,
     })
 }
