@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fmt, io,
     io::Read,
     path::{Path, PathBuf},
@@ -21,6 +22,7 @@ use uuid::Uuid;
 use crate::state::{
     RECORD_BYTES_MAX, StateDir, StateError, configuration,
     copy::{RecordBytes, StateCopy, check_record, is_record_name},
+    restore::STAGED,
 };
 use config::ConfigFiles;
 
@@ -303,7 +305,11 @@ impl Backup {
         // One that has a lock may be in use, which is said first. One without is not made before the last check.
         let held = if directory.join("lock").exists() { Some(StateDir::open(directory)?) } else { None };
         let is_occupied = match std::fs::read_dir(directory) {
-            Ok(entries) => entries.flatten().any(|entry| entry.file_name() != "lock"),
+            Ok(entries) => {
+                // What a restore leaves that had no space is no reason to refuse the next.
+                let is_left = |name: &OsStr| name == "lock" || name == STAGED;
+                entries.flatten().any(|entry| !is_left(&entry.file_name()))
+            }
             Err(why) if why.kind() == io::ErrorKind::NotFound => false,
             Err(why) => return Err(failed(why)),
         };
@@ -447,6 +453,9 @@ mod tests {
         assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "not even a lock was made");
         let kept = backup.restore(&used, true).unwrap().unwrap();
         assert!(kept.join("ports").exists());
+        // One that could not be completed before: its half is not taken for a whole.
+        std::fs::create_dir_all(root.path().join("new").join(STAGED)).unwrap();
+        std::fs::write(root.path().join("new").join(STAGED).join("ports"), "half").unwrap();
         assert_eq!(backup.restore(&root.path().join("new"), false).unwrap(), None);
         let new = state.copy_records().unwrap().records;
         assert_eq!((records(&used), records(&root.path().join("new"))), (new.clone(), new));

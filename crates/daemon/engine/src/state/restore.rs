@@ -17,7 +17,7 @@ use super::{MAGIC, StateDir, StateError, copy::RecordBytes, copy::is_record_name
 /// The record that says that what was staged counts.
 pub(super) const RECORD: &str = "restore";
 /// Where new records are until they count.
-const STAGED: &str = "restore-staged";
+pub(crate) const STAGED: &str = "restore-staged";
 /// Where old records are moved to; a number follows.
 const REPLACED: &str = "before-restore-";
 
