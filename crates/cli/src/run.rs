@@ -398,7 +398,7 @@ fn unknown_verb(words: &[OsString]) -> Failure {
     let command = Cli::command();
     let verbs: Vec<&str> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
-    // Where the nearest destroys, another that is less near is hardly meant.
+    // Where the nearest destroys, another that is less near is unlikely to be meant.
     let nearest = suggest::nearest_word(&word, verbs.iter().copied());
     let hint = match nearest.filter(|verb| !DESTRUCTIVE_VERBS.contains(verb)) {
         Some(verb) => format!("; did you mean \"{verb}\"?"),

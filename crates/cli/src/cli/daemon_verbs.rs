@@ -143,7 +143,7 @@ pub enum HostVerb {
     },
     /// List the configured hosts
     List(DaemonArgs),
-    /// Let a host in nowhere from now on, after a restart too, and end its sessions and controllers
+    /// Refuse a host from now on, after a restart too, and end its sessions and controllers
     #[command(after_help = HOST_BLOCK_HELP)]
     Block(HostBlockArgs),
     /// Let a blocked host in again

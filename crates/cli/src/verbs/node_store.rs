@@ -195,7 +195,9 @@ impl Nodes {
         let bytes = match self.0.read_trusted(OsStr::new(&file), NODE_FILE_LEN_MAX) {
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Err(self.unknown(name)),
             Err(why) if why.kind() == std::io::ErrorKind::PermissionDenied => {
-                return Err(self.failed(name, &"it is not this user's alone to write, and is not trusted"));
+                let why =
+                    "it is not trusted: it must be this user's file, writable by no other (chown, chmod)";
+                return Err(self.failed(name, &why));
             }
             other => other.map_err(|why| self.failed(name, &why))?,
         };

@@ -19,13 +19,13 @@ use transfer::local_path::LocalPath;
 
 /// What holds for every raw command.
 const RAW_HELP: &str = "\
-The command is sent once, by one path, and its answer is shown as it is: it is not retried, and a unit attention is an \
-answer too. It takes at most command_timeout of the URL (30s), is then aborted, and exits with 33. A status that is not \
-success exits with 1.";
+The command is sent once, by one path, and is not retried; its answer is shown as it is. It takes at most \
+command_timeout of the URL (30s), is then aborted, and exits with 33. A status that is not success exits with 1.";
 
 /// `scsi`
 #[derive(Debug, Args)]
 #[command(after_help = format!("{RAW_HELP}
+A unit attention is an answer too: the command was not done.
 
 Examples, INQUIRY, and MODE SELECT of a list in a file:
   blockwire scsi iscsi://10.0.0.1/iqn.2026-11.x:db/0 -r 96 12 00 00 00 60 00

@@ -20,7 +20,7 @@ fn parse_path(text: &str) -> Result<PathBuf, &'static str> {
     let path = PathBuf::from(text);
     match path.parent() {
         _ if path.is_relative() => Err("a path of [sandbox] begins with /"),
-        None => Err("/ would leave nothing outside of the sandbox; to have none, set enabled = false"),
+        None => Err("/ would leave nothing outside of the sandbox; to have no sandbox, set enabled = false"),
         Some(_) => Ok(path),
     }
 }

@@ -18,7 +18,7 @@ use control::{
 use process::log::area;
 
 impl Daemon {
-    /// Shuts a host out: its sessions end at once, and it is let in nowhere until [`Daemon::unblock_host`].
+    /// Shuts a host out: its sessions end at once, and it may not connect until [`Daemon::unblock_host`].
     pub(super) fn block_host(&self, which: &str) -> Result<HostBlockReport, RequestRefusal> {
         let names = self.names_of_host(which)?;
         let mut sessions = self.sessions_of(&names)?;
@@ -56,7 +56,7 @@ impl Daemon {
             if blocked.len() < before {
                 return Ok(());
             }
-            let why = format!("host \"{which}\" is not blocked: `blockwire host list` shows who is");
+            let why = format!("host \"{which}\" is not blocked: `blockwire host list` shows which are");
             Err(RequestRefusal::new(RefusalCode::NotFound, why))
         })?;
         for name in &names {
@@ -119,7 +119,7 @@ impl Daemon {
         blocked_hosts::save(state, &names).map_err(failed)?;
         engine.set_blocked_names(names).map_err(|why| {
             if let Err(why) = blocked_hosts::save(state, &before) {
-                tracing::error!(target: area::SESSION, %why, "who is blocked is recorded otherwise than it is in force");
+                tracing::error!(target: area::SESSION, %why, "the record of blocked hosts differs from what is in force");
             }
             refusal_from_engine_error(&why)
         })

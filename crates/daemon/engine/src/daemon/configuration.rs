@@ -477,7 +477,7 @@ impl VolumeRegistry {
         for (name, limits) in &reviewed.limited {
             let limited = self.set_limits(name, *limits).map_err(|why| {
                 let message =
-                    format!("applied, but volume \"{name}\" has its limits of before: {}", why.message);
+                    format!("applied, but volume \"{name}\" keeps its earlier limits: {}", why.message);
                 RequestRefusal { message, ..why }
             });
             done = join(done, limited);

@@ -66,7 +66,7 @@ pub struct ServeArgs {
     /// Restrict this process by landlock and seccomp to what the configuration names, as [sandbox] does
     #[arg(long, conflicts_with = "no_sandbox")]
     pub sandbox: bool,
-    /// Do not, whatever [sandbox] says
+    /// Have no sandbox, even if the configuration has [sandbox]
     #[arg(long)]
     pub no_sandbox: bool,
 }

@@ -168,7 +168,7 @@ pub(super) fn log_report(report: &Report) -> SandboxReport {
         false => tracing::warn!(
             target: area::SERVE,
             lacks = lacks.join("; "),
-            "sandbox: not all is restricted that should be"
+            "sandbox: a part of it is not in force"
         ),
     }
     SandboxReport { landlock_abi, ports, seccomp: report.seccomp.is_ok(), lacks }
