@@ -1,4 +1,4 @@
-//! Hosts that are blocked, by the operator and by the configuration: what they have ends, and they are let in nowhere.
+//! Hosts that are blocked, by the operator and by the configuration: their sessions end, and they may not connect.
 
 use iscsi::{initiator::LoginFailure, wire::LoginStatus};
 

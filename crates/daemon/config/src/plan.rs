@@ -401,7 +401,7 @@ pub struct Host {
     pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// It may reach one volume over both protocols.
     pub both: bool,
-    /// It is let in nowhere.
+    /// It may not connect.
     pub blocked: bool,
     /// How much it may do per second, all its sessions together.
     pub limits: LimitKeys,

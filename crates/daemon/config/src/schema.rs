@@ -108,7 +108,7 @@ pub const PORTAL: Section = Section {
         "data_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over data.";
         "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`, or one that `dhchap_key_file` generates; see [tls.md](tls.md)). `allow`: the first byte of a connection decides.";
         "congestion": "text", "the system's", "TCP congestion control algorithm.";
-        "send_buffer": "size", "the system's", "Socket send buffer. Without it, smaller while many links send much at once.";
+        "send_buffer": "size", "the system's", "Socket send buffer. Without it, links with near peers have a smaller one while many links send much at once.";
         "receive_buffer": "size", "the system's", "Socket receive buffer.";
         "dscp": "0 to 63, or a name such as \"af41\"", "the system's", "Differentiated services code point of sent packets.";
         "keepalive": "seconds, 0 to 32767", "off", "Idle time before TCP keep-alive probes; 0: off.";
@@ -196,7 +196,7 @@ pub const HOST: Section = Section {
         "hostid": "UUID", "any", "Its NVMe Host Identifier, as in `/etc/nvme/hostid`; any other is refused. Reservations are tied to it.";
         "both": "true or false", "false", "It may reach one volume over both protocols. No current multipath combines an iSCSI and an NVMe path to one disk: set this only for software that does.";
         "sources": "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`. All connections of an iSCSI session, and all queues of an NVMe controller, must match the same [[host]]; a connection that matches another one is refused.";
-        "blocked": "true or false", "false", "It is let in nowhere: its sessions end at once, logins are refused with 0202h and Connects with Connect Invalid Host, over discovery too. It is known by its names, from wherever it comes; a host without names is everything that comes from its `sources`. What it has reserved stays reserved. See also `blockwire host block`.";
+        "blocked": "true or false", "false", "The host may not connect: its sessions end at once, its logins are refused with 0202h and its Connects with Connect Invalid Host, for discovery too. It is recognized by its names, from any address; without names, by its `sources`. Its reservations stay. See also `blockwire host block`.";
         "iops_limit": "number", "no limit", "Most operations per second of all its sessions together, over both protocols; further ones wait. See [limits](watching.md#limits-of-iops-and-bandwidth).";
         "iops_burst": "number", "a tenth of iops_limit", "Operations that may begin at once after a pause.";
         "bandwidth_limit": "size", "no limit", "Most bytes per second, read and written together.";
@@ -280,7 +280,7 @@ pub const SANDBOX: Section = Section {
     title: "[sandbox]",
     about: "With this section the daemon restricts itself at start (landlock, seccomp) to what the configuration names then: see [The sandbox](#the-sandbox).",
     keys: keys! {
-        "enabled": "true or false", "true", "Whether it does. `serve --no-sandbox` is the same as false; `serve --sandbox` the same as true, also without this section.";
+        "enabled": "true or false", "true", "Whether the daemon restricts itself. `serve --no-sandbox` is the same as false; `serve --sandbox` the same as true, also without this section.";
         "paths": "list of directories", "none", "Further directories in which volumes, keys and configuration files may be that are named while the daemon runs.";
         "ports": "list of TCP ports", "none", "Further ports for portals, and for volumes on other machines, that are named while the daemon runs.";
     },

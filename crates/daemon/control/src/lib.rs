@@ -137,7 +137,7 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Let a host in nowhere, and end its sessions.
+    /// Refuse a host, and end its sessions.
     HostBlock {
         /// One of its names: iSCSI name, NQN, or that of the configuration.
         name: String,

@@ -64,7 +64,7 @@ pub struct VolumeReport {
     /// How long its commands took since the daemon serves it, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<Vec<LatencyReport>>,
-    /// What was done as asked, and is hardly meant: after `volume create` and `volume resize`.
+    /// What was done as asked, but is probably a mistake: after `volume create` and `volume resize`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }

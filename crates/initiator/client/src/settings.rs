@@ -33,7 +33,7 @@ pub struct Settings {
     pub inherited: Vec<PathIdentity>,
     /// Longest time for a volume to open, beside what its URL says.
     pub open_timeout: Duration,
-    /// Told what is allowed and hardly meant in the URL of a volume that is opened, for people. Never a secret.
+    /// Told what is allowed, but probably a mistake, in the URL of a volume that is opened, for people. Never a secret.
     pub warn: fn(&str),
     /// How long [`Initiator::close`](crate::Initiator::close) waits for a polite end.
     pub close_timeout: Duration,

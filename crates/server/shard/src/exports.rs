@@ -53,7 +53,7 @@ pub struct Exports {
     pub targets: Vec<TargetExport>,
     /// How discovery sessions authenticate.
     pub discovery_auth: AuthPolicy,
-    /// Who is let in nowhere, to discovery neither.
+    /// Hosts that may not connect, for discovery either.
     pub blocked: Arc<BlockedHosts>,
     /// What is offered over NVMe/TCP.
     pub nvme: NvmeExports,

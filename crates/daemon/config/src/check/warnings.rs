@@ -1,4 +1,5 @@
-//! Warnings about what is no error and hardly meant: a configuration that serves nothing, and hosts that are locked out.
+//! Warnings about what is no error, but probably a mistake: a configuration that serves nothing, and hosts that are
+//! locked out.
 
 use std::collections::HashSet;
 

@@ -221,7 +221,7 @@ pub struct HostReport {
     /// How much it may do per second, and what waited for that; `None`: it is not limited.
     #[serde(default)]
     pub limits: Option<RateLimitReport>,
-    /// It is let in nowhere, by one of its names at least.
+    /// It is blocked by at least one of its names.
     #[serde(default)]
     pub blocked: bool,
     /// Those of its names that are blocked.

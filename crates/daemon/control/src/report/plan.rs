@@ -66,6 +66,6 @@ pub struct PlanReport {
     pub disturbed: Vec<DisturbanceReport>,
     /// Why it cannot be applied while the daemon runs; empty: it can.
     pub refused: Vec<String>,
-    /// What is no error and hardly meant.
+    /// What is no error, but probably a mistake.
     pub warnings: Vec<String>,
 }

@@ -23,7 +23,7 @@ impl ServedState {
         found.ok_or_else(|| unknown_name("volume", name, all.iter().map(|report| report.name.as_str())))
     }
 
-    /// One volume that was just created or resized, with what is hardly meant.
+    /// One volume that was just created or resized, with a warning of what is probably a mistake.
     pub(super) fn changed_volume_report(&self, name: &str) -> Result<VolumeReport, RequestRefusal> {
         let mut report = self.volume_report(name)?;
         let is_ram = self.stores.iter().any(|store| {

@@ -167,7 +167,7 @@ impl Url {
         Ok(urls)
     }
 
-    /// What is allowed and hardly meant, in words, with what to do.
+    /// What is allowed, but probably a mistake, in words, with what to do.
     pub fn warning(&self) -> Option<&'static str> {
         let proves_nobody = self.options.mutual_secret.is_none();
         (self.options.concatenation == Some(true) && proves_nobody).then_some(

@@ -1,4 +1,4 @@
-//! Hosts that are let in nowhere, whatever the rules say.
+//! Hosts that may not connect, whatever the rules say.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Hosts that are let in nowhere: those that the operator has blocked, and those whose `[[host]]` says `blocked`.
+//! Hosts that may not connect: those that the operator has blocked, and those whose `[[host]]` says `blocked`.
 
 use std::{
     collections::BTreeSet,
