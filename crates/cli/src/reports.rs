@@ -352,6 +352,99 @@ pub struct RestoreReport {
     pub not_included: Vec<String>,
 }
 
+/// `discover --watch`: one line per target that comes or goes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DiscoveryEventReport {
+    /// `added` or `removed`.
+    pub event: &'static str,
+    /// What to give to other verbs.
+    pub url: String,
+}
+
+/// `node show`: a volume that is kept to be attached.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// The volume; several URLs joined by commas are its paths.
+    pub url: String,
+    /// `connect-all` attaches it.
+    pub autostart: bool,
+    /// `ublk`, `fuse`, `nbd` or `vhost-user`; `None`: what this machine can.
+    pub via: Option<String>,
+    /// Directory, socket or device to create; `None`: one of the daemon's choice.
+    pub at: Option<String>,
+    /// How long I/O waits if the holder is killed.
+    pub timeout_ms: u64,
+}
+
+/// `node list`: a node, or why it cannot be read.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ListedNodeReport {
+    /// As its file says it.
+    Known(NodeReport),
+    /// It could not be read.
+    Unknown {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// `connect-all`: what became of a node.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ConnectedNodeReport {
+    /// Its name.
+    pub name: String,
+    /// `attached`, `already-attached` or `failed`.
+    pub state: &'static str,
+    /// What users open: device, file, socket.
+    pub ways: Vec<String>,
+    /// Why it failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// `scsi`: what the target answered.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ScsiAnswerReport {
+    /// Status code of SAM; 0: GOOD.
+    pub status: u8,
+    /// Sense data, hexadecimal.
+    pub sense: String,
+    /// Data that was moved.
+    pub transferred_bytes: u32,
+    /// How much less the target moved than was asked for.
+    pub underflow_bytes: u32,
+    /// How much more it would have moved.
+    pub overflow_bytes: u32,
+    /// The answer in words.
+    pub meaning: String,
+    /// What was received, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+}
+
+/// `nvme`: what the controller answered.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct NvmeAnswerReport {
+    /// Status field of the completion, without its phase bit; 0: success.
+    pub status: u16,
+    /// Dword 0 of the completion.
+    pub dword0: u32,
+    /// Dword 1 of the completion.
+    pub dword1: u32,
+    /// Data that was moved.
+    pub transferred_bytes: u32,
+    /// The answer in words.
+    pub meaning: String,
+    /// What was received, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+}
+
 /// `stop`
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct StoppingReport {

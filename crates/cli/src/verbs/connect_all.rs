@@ -8,17 +8,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use control::secret_url::SecretUrl;
-use control::{AttachRequest, Request, client};
+use control::{Answer, AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use recovery::list::AttachState;
 use recovery::record::to_millis;
-use serde_json::json;
 
 use super::attach::{control_socket, record_dirs};
 use super::node::NodesDir;
 use super::node_store::{Node, Nodes, nodes_or_unknown};
-use super::print;
-use crate::output::{self, Terminal};
+use super::{json_text, print};
+use crate::reports::ConnectedNodeReport;
 
 /// `connect-all`
 #[derive(Debug, Args)]
@@ -45,7 +44,11 @@ pub struct ConnectAllArgs {
 
 /// What became of a node.
 enum Connected {
-    Attached(Vec<String>),
+    /// What users open, and the same as people read it.
+    Attached {
+        ways: Vec<String>,
+        shown: String,
+    },
     Already(Vec<String>),
     Failed(String),
 }
@@ -83,23 +86,20 @@ pub fn connect_all(args: &ConnectAllArgs) -> Result<Exit, Failure> {
                 .unwrap_or_else(|why| Connected::Failed(why.message)),
             Err(why) => Connected::Failed(why.message),
         };
-        let (state, ways, why) = match &became {
-            Connected::Attached(ways) => ("attached", ways.join(" "), None),
-            Connected::Already(ways) => ("already attached", ways.join(" "), None),
+        let (state, ways, shown, why) = match became {
+            Connected::Attached { ways, shown } => ("attached", ways, shown, None),
+            Connected::Already(ways) => ("already-attached", ways.clone(), ways.join(" "), None),
             Connected::Failed(why) => {
                 exit = Exit::Failure;
-                ("failed", String::new(), Some(why.as_str()))
+                ("failed", Vec::new(), why.clone(), Some(why))
             }
         };
-        let shown = process::printable::escape_line(why.unwrap_or(&ways)).into_owned();
-        let _ = writeln!(text, "{name}: {state}{}{shown}", if shown.is_empty() { "" } else { ": " });
-        let mut one = json!({ "name": name, "state": state, "ways": ways });
-        if let Some(why) = why {
-            one["why"] = why.into();
-        }
-        told.push(one);
+        let shown = process::printable::escape_line(&shown);
+        let separator = if shown.is_empty() { "" } else { ": " };
+        let _ = writeln!(text, "{name}: {}{separator}{shown}", state.replace('-', " "));
+        told.push(ConnectedNodeReport { name, state, ways, why });
     }
-    print(&if args.json { format!("{:#}\n", json!(told)) } else { text })?;
+    print(&if args.json { json_text(&told) } else { text })?;
     Ok(exit)
 }
 
@@ -124,7 +124,10 @@ fn connect(socket: &Path, control: Option<&Path>, node: &Node) -> Result<Connect
         force: false,
         timeout_ms: to_millis(node.timeout()),
     };
-    let answer = client::send_request(socket, Request::Attach(request))?;
-    let lines = output::answer_text(&answer, Terminal::NONE);
-    Ok(Connected::Attached(lines.as_str().lines().map(str::to_owned).collect()))
+    match client::send_request(socket, Request::Attach(request))? {
+        Answer::Attached(attached) => {
+            Ok(Connected::Attached { ways: attached.ways, shown: attached.lines.join(" ") })
+        }
+        _ => Err(Failure::failed("unexpected answer from the daemon; is it a different version?")),
+    }
 }

@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use clap::Args;
 use client::trace::{Speaker, TraceEvent, TraceLine};
 use client::{DiscoveredTarget, Protocol};
-use serde_json::json;
 
-use super::{json_text, print};
+use super::{json_text, json_value, print};
 use crate::reports::{
-    DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget, protocol_word,
+    DiscoveryEventReport, DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget,
+    protocol_word,
 };
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
@@ -104,10 +104,10 @@ fn watch(args: &DiscoverArgs) -> Result<Exit, Failure> {
         let changes = gone.map(|url| ("-", url)).chain(new.map(|url| ("+", url)));
         let lines: String = changes
             .map(|(sign, url)| match args.json {
-                true => format!(
-                    "{}\n",
-                    json!({ "event": if sign == "+" { "added" } else { "removed" }, "url": url })
-                ),
+                true => {
+                    let event = if sign == "+" { "added" } else { "removed" };
+                    format!("{}\n", json_value(&DiscoveryEventReport { event, url: url.clone() }))
+                }
                 false => format!("{sign} {url}\n"),
             })
             .collect();

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 use client::{DiscoveredTarget, Protocol, Url};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use serde_json::{Value, json};
 
 use super::node_store::{
     Node, Nodes, check_name, check_url, nodes_or_unknown, parse_timeout_text, parse_via_name,
 };
-use super::print;
+use super::{json_text, print};
 use crate::output::{self, Terminal};
+use crate::reports::ListedNodeReport;
 
 const NODE_HELP: &str = "\
 A node is a volume to attach: its URL, and how. Each is a file NAME.json of mode 0600 in nodes.d beside the configuration \
@@ -150,7 +150,7 @@ pub fn run_node_verb(args: &NodeArgs) -> Result<Exit, Failure> {
         NodeVerb::Show { name, json, dir } => {
             let node = nodes_or_unknown(dir, name)?.read(name)?;
             let text = match json {
-                true => format!("{:#}\n", node.to_json()),
+                true => json_text(&node.report(name)),
                 false => node_card(&node),
             };
             print(&text).map(|()| Exit::Success)
@@ -194,33 +194,27 @@ fn node_card(node: &Node) -> String {
 
 /// All nodes. One that cannot be read is shown with the reason, and is a failure.
 fn list(dir: &NodesDir, json: bool) -> Result<Exit, Failure> {
-    let nodes = Nodes::find(dir)?;
     let mut all = Vec::new();
-    for name in nodes.as_ref().map(Nodes::names).transpose()?.unwrap_or_default() {
-        let node = nodes.as_ref().map(|nodes| nodes.read(&name)).transpose();
-        all.push((name, node));
+    if let Some(nodes) = Nodes::find(dir)? {
+        for name in nodes.names()? {
+            let node = nodes.read(&name);
+            all.push((name, node));
+        }
     }
     let exit = if all.iter().any(|(_, node)| node.is_err()) { Exit::Failure } else { Exit::Success };
     if json {
-        let of = |(name, node): &(String, Result<Option<Node>, Failure>)| {
-            let mut told = match node {
-                Ok(Some(node)) => node.to_json(),
-                Ok(None) => json!({}),
-                Err(why) => json!({ "why": why.message }),
-            };
-            told["name"] = name.as_str().into();
-            told
+        let report = |(name, node): (String, Result<Node, Failure>)| match node {
+            Ok(node) => ListedNodeReport::Known(node.report(&name)),
+            Err(why) => ListedNodeReport::Unknown { name, why: why.message },
         };
-        let told: Vec<Value> = all.iter().map(of).collect();
-        print(&format!("{:#}\n", json!(told)))?;
+        print(&json_text(&all.into_iter().map(report).collect::<Vec<_>>()))?;
         return Ok(exit);
     }
     let rows = all.into_iter().map(|(name, node)| match node {
-        Ok(Some(node)) => {
+        Ok(node) => {
             let autostart = if node.autostart { "yes" } else { "no" };
             [name, autostart.to_owned(), node.via.unwrap_or_else(|| "-".to_owned()), node.url]
         }
-        Ok(None) => [name, String::new(), String::new(), String::new()],
         Err(why) => [name, "?".to_owned(), "?".to_owned(), format!("not read: {why}")],
     });
     let head = ["NODE", "AUTOSTART", "VIA", "VOLUME"];

@@ -12,10 +12,12 @@ use multipath::url::SecretSource;
 use process::exit::{Exit, Failure};
 use process::owned_dir::OwnedDir;
 use process::paths::DefaultPaths;
+use recovery::record::to_millis;
 use serde_json::{Map, Value, json};
 
 use super::attach::parse_timeout;
 use super::node::{NodeSettings, NodesDir};
+use crate::reports::NodeReport;
 
 /// The longest file that is read.
 const NODE_FILE_LEN_MAX: u64 = 64 << 10;
@@ -88,7 +90,19 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn report(&self, name: &str) -> NodeReport {
+        NodeReport {
+            name: name.to_owned(),
+            url: self.url.clone(),
+            autostart: self.autostart,
+            via: self.via.clone(),
+            at: self.at.as_ref().map(|at| at.display().to_string()),
+            timeout_ms: to_millis(self.timeout()),
+        }
+    }
+
+    /// As its file has it.
+    fn to_json(&self) -> Value {
         json!({
             "url": self.url, "autostart": self.autostart, "via": self.via, "at": self.at, "timeout": self.timeout,
         })

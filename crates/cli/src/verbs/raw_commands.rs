@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use client::{NvmeCommand, RAW_DATA_MAX, RawAnswer, RawData, Settings, VolumeHandle};
-use serde_json::{Value, json};
 
-use super::{create_initiator, print};
+use super::{create_initiator, json_text, print};
+use crate::reports::{NvmeAnswerReport, ScsiAnswerReport};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::local_path::LocalPath;
@@ -197,22 +197,27 @@ fn hex(data: &[u8]) -> String {
     })
 }
 
-fn answer_json(answer: &RawAnswer, data: Option<&[u8]>) -> Value {
-    let mut told = match answer {
-        RawAnswer::Scsi { status, sense, transferred, underflow, overflow } => json!({
-            "status": status, "sense": hex(sense), "transferred": transferred, "underflow": underflow,
-            "overflow": overflow,
+fn answer_json(answer: &RawAnswer, data: Option<&[u8]>) -> String {
+    let (meaning, data) = (answer.to_string(), data.map(hex));
+    match answer {
+        RawAnswer::Scsi { status, sense, transferred, underflow, overflow } => json_text(&ScsiAnswerReport {
+            status: *status,
+            sense: hex(sense),
+            transferred_bytes: *transferred,
+            underflow_bytes: *underflow,
+            overflow_bytes: *overflow,
+            meaning,
+            data,
         }),
-        RawAnswer::Nvme { status, result, transferred } => json!({
-            "status": status, "dword0": *result as u32, "dword1": (result >> 32) as u32,
-            "transferred": transferred,
+        RawAnswer::Nvme { status, result, transferred } => json_text(&NvmeAnswerReport {
+            status: *status,
+            dword0: *result as u32,
+            dword1: (result >> 32) as u32,
+            transferred_bytes: *transferred,
+            meaning,
+            data,
         }),
-    };
-    told["meaning"] = answer.to_string().into();
-    if let Some(data) = data {
-        told["data"] = hex(data).into();
     }
-    told
 }
 
 /// Where data that came goes to.
@@ -221,8 +226,12 @@ enum Output<'a> {
     Text,
     Json,
     Binary,
-    /// Looked at, and not touched yet; whether the answer is shown as JSON.
-    File(LocalPath, &'a Path, bool),
+    /// Looked at, and not touched yet; whether the answer beside it is JSON.
+    File {
+        place: LocalPath,
+        path: &'a Path,
+        json: bool,
+    },
 }
 
 /// Shows an answer, with as much of `data` as came.
@@ -234,22 +243,19 @@ fn show(answer: &RawAnswer, data: Option<&[u8]>, output: Output<'_>) -> Result<E
     let bytes = data.unwrap_or_default();
     match output {
         Output::Text => print(&format!("{answer}\n{}", hex_dump(bytes)))?,
-        Output::Json => print(&format!("{:#}\n", answer_json(answer, data)))?,
+        Output::Json => print(&answer_json(answer, data))?,
         Output::Binary => {
             let wrote = io::stdout().write_all(bytes).and_then(|()| io::stdout().flush());
             wrote.map_err(|why| Failure::failed(format!("output: {why}")))?;
             eprint_answer(answer);
         }
-        Output::File(place, path, is_json) => {
+        Output::File { place, path, json } => {
             // Without an answer of success there is nothing to keep, and what was there stays.
             if answer.is_success() {
                 let (mut file, _) = place.open_truncated(0)?;
                 file.write_all(bytes).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
             }
-            match is_json {
-                true => print(&format!("{:#}\n", answer_json(answer, None)))?,
-                false => print(&format!("{answer}\n"))?,
-            }
+            print(&if json { answer_json(answer, None) } else { format!("{answer}\n") })?;
         }
     }
     Ok(if answer.is_success() { Exit::Success } else { Exit::Failure })
@@ -279,7 +285,7 @@ fn run_once(
 /// Sends a CDB.
 pub fn scsi(args: &ScsiArgs) -> Result<Exit, Failure> {
     let output = match &args.outfile {
-        Some(path) => Output::File(LocalPath::inspect(path, false)?, path, args.json),
+        Some(path) => Output::File { place: LocalPath::inspect(path, false)?, path, json: args.json },
         None if args.binary => Output::Binary,
         None if args.json => Output::Json,
         None => Output::Text,

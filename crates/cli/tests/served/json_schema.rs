@@ -10,16 +10,16 @@ use crate::verbs::{self, urls};
 
 /// The schema, and what of JSON Schema it uses: everything else is refused, so nothing is passed unseen. Objects have
 /// no members that it does not name.
-struct Schema(Value);
+pub struct Schema(Value);
 
 impl Schema {
-    fn read() -> Schema {
+    pub fn read() -> Schema {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/blockwire.schema.json");
         Schema(serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap())
     }
 
     /// `verb`: as the schema has it.
-    fn check(&self, verb: &str, printed: &Value) {
+    pub fn check(&self, verb: &str, printed: &Value) {
         let of_verb = &self.0["verbs"][verb];
         assert!(of_verb.is_object(), "{verb} has no schema");
         let wrong = self.mistakes(of_verb, printed, "");

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::daemon::Place;
+use crate::json_schema::Schema;
 use crate::verbs::{CONFIG, fails, good, json, urls};
 
 fn run(words: &[&str]) -> std::process::Output {
@@ -29,11 +30,13 @@ fn nodes_are_added_shown_changed_and_removed() {
     fails(&["node", "add", "db", url, &nodes], 15, "node set");
     let shown = json(&["node", "show", "db", "--json", &nodes]);
     assert_eq!(
-        (&shown["url"], &shown["autostart"], &shown["timeout"]),
-        (&url.into(), &true.into(), &"5m".into())
+        (&shown["url"], &shown["autostart"], &shown["timeout_ms"]),
+        (&url.into(), &true.into(), &300_000.into())
     );
     good(&["node", "set", "db", "--autostart", "no", "--at", "/run/db.sock", &nodes]);
+    Schema::read().check("node show", &shown);
     let listed = json(&["node", "list", "--json", &nodes]);
+    Schema::read().check("node list", &listed);
     assert_eq!(
         (&listed[0]["name"], &listed[0]["autostart"], &listed[0]["at"], &listed[0]["via"]),
         (&"db".into(), &false.into(), &"/run/db.sock".into(), &"nbd".into())
@@ -60,8 +63,9 @@ fn nodes_are_added_shown_changed_and_removed() {
     fails(&["node", "show", "db", &nodes], 1, "db.json");
     let out = run(&["node", "list", "--json", &nodes]);
     let listed: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    let why = listed[0]["why"].as_str().unwrap();
-    assert!(out.status.code() == Some(1) && why.contains("db.json"), "{listed}");
+    assert_eq!((out.status.code(), &listed[0]["name"]), (Some(1), &"db".into()), "{listed}");
+    assert!(listed[0]["why"].as_str().unwrap().contains("db.json"), "{listed}");
+    Schema::read().check("node list", &listed);
     good(&["node", "remove", "db", &nodes]);
     fails(&["node", "remove", "db", &nodes], 21, "no node");
     fails(&["connect-all", &nodes], 21, "no node has autostart");
@@ -95,7 +99,10 @@ fn what_is_discovered_is_attached_by_the_daemon() {
     assert_eq!(connected.as_array().unwrap().len(), 1, "{connected}");
     assert_eq!((&connected[0]["name"], &connected[0]["state"]), (&name.into(), &"attached".into()));
     let again = json(&["connect-all", "--json", &control_option, &nodes]);
-    assert_eq!(again[0]["state"], "already attached");
+    assert_eq!((&again[0]["state"], &again[0]["ways"]), (&"already-attached".into(), &connected[0]["ways"]));
+    assert!(again[0]["ways"][0].is_string(), "{again}");
+    Schema::read().check("connect-all", &connected);
+    Schema::read().check("connect-all", &again);
     let dead = "iscsi://127.0.0.1:1/iqn.2026-11.io.blockwire:none/0?connect_timeout=1s&queue_timeout=1s";
     good(&["node", "add", "dead", dead, "--autostart", "--via", "nbd", &nodes]);
     let out = run(&["connect-all", "--json", &control_option, &nodes]);
@@ -105,6 +112,7 @@ fn what_is_discovered_is_attached_by_the_daemon() {
         (Some(1), &"dead".into(), true)
     );
     assert_eq!(tried[1].get("why"), None, "{tried}");
+    Schema::read().check("connect-all", &tried);
     let out = run(&["connect-all", &control_option, &nodes]);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1), "{said}");

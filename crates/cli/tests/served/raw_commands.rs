@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::json_schema::Schema;
 use crate::verbs::{fails, good, json, served, urls};
 
 #[test]
@@ -13,18 +14,21 @@ fn a_scsi_command_is_answered_with_status_sense_and_data() {
     let said = String::from_utf8(good(&words)).unwrap();
     assert!(said.starts_with("GOOD\n") && said.contains("BLKWIRE "), "{said}");
     let told = json(&[&words[..], &["--json"]].concat());
-    let (came, left) = (told["transferred"].as_u64().unwrap(), told["underflow"].as_u64().unwrap());
+    let (came, left) =
+        (told["transferred_bytes"].as_u64().unwrap(), told["underflow_bytes"].as_u64().unwrap());
     assert_eq!((came + left, told["data"].as_str().unwrap().len() as u64), (255, 2 * came));
+    Schema::read().check("scsi", &told);
     // To a file, which is there only if it was answered well.
     let file = place.path("inquiry");
     let name = file.to_str().unwrap();
     good(&[&words[..4], &["--outfile", name], &inquiry[..]].concat());
     assert_eq!(fs::read(&file).unwrap().len() as u64, came);
-    let told = json(&[&words[..4], &["--json", "--outfile", name], &inquiry[..]].concat());
+    let beside = json(&[&words[..4], &["--outfile", name, "--json"], &inquiry[..]].concat());
     assert_eq!(
-        (&told["status"], told["transferred"].as_u64(), told.get("data")),
+        (&beside["status"], beside["transferred_bytes"].as_u64(), beside.get("data")),
         (&0.into(), Some(came), None)
     );
+    Schema::read().check("scsi", &beside);
     assert_eq!(&good(&[&words[..], &["--binary"]].concat())[8..16], b"BLKWIRE ");
     let other = place.path("refused");
     let mode_sense = ["1a", "00", "3b", "00", "ff", "00"];
@@ -66,6 +70,7 @@ fn nvme_commands_go_by_the_admin_queue_and_by_an_io_queue() {
     let features = ["nvme", "admin-passthru", &nvme, "-o", "0x0a", "--cdw10=0x0f", "--json"];
     let told = json(&features);
     assert_eq!((&told["status"], told["dword0"].as_u64().unwrap() > 0), (&0.into(), true));
+    Schema::read().check("nvme admin-passthru", &told);
     // Set Features of Number of Queues is the path's own.
     fails(&["nvme", "admin-passthru", &nvme, "-o", "9", "--cdw10=7"], 2, "Number of Queues");
     fails(&["nvme", "admin-passthru", &nvme, "-o", "0x7f"], 2, "Fabrics");
@@ -82,6 +87,7 @@ fn nvme_commands_go_by_the_admin_queue_and_by_an_io_queue() {
     assert_eq!(good(&["read", &iscsi, "--offset", "4096", "--length", "512"]), [0x24; 512]);
     let read = ["nvme", "io-passthru", &nvme, "-o", "2", "--cdw10=8", "-l", "512", "-r", "-b"];
     assert_eq!(good(&read), [0x24; 512]);
+    Schema::read().check("nvme io-passthru", &json(&[&read[..9], &["--json"]].concat()));
     // A status that is not success is shown, and exits with 1.
     let beyond = ["nvme", "io-passthru", &nvme, "-o", "2", "--cdw11=0x7fffffff", "-l", "512", "-r"];
     let out = std::process::Command::new(env!("CARGO_BIN_EXE_blockwire")).args(beyond).output().unwrap();
