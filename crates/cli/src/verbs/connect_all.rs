@@ -122,7 +122,7 @@ fn connect(socket: &Path, control: Option<&Path>, node: &Node) -> Result<Connect
         at,
         recover,
         force: false,
-        timeout_ms: to_millis(node.timeout()),
+        timeout_ms: to_millis(node.recovery_timeout()),
     };
     match client::send_request(socket, Request::Attach(request))? {
         Answer::Attached(attached) => {

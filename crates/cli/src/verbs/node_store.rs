@@ -97,7 +97,7 @@ impl Node {
             autostart: self.autostart,
             via: self.via.clone(),
             at: self.at.as_ref().map(|at| at.display().to_string()),
-            timeout_ms: to_millis(self.timeout()),
+            timeout_ms: to_millis(self.recovery_timeout()),
         }
     }
 
@@ -138,7 +138,7 @@ impl Node {
         urls_of_name(&self.url).map_or_else(|_| String::new(), |(_, shown)| shown)
     }
 
-    pub(super) fn timeout(&self) -> Duration {
+    pub(super) fn recovery_timeout(&self) -> Duration {
         // It was looked at when it was read.
         parse_timeout(&self.timeout).unwrap_or(recovery::RECOVERY_TIMEOUT_DEFAULT)
     }

@@ -105,7 +105,7 @@ impl AttachedVolume {
     }
 
     /// What a person would type.
-    pub(crate) fn command(&self) -> &str {
-        self.process.command()
+    pub(crate) fn command_line(&self) -> &str {
+        self.process.command_line()
     }
 }

@@ -54,8 +54,8 @@ impl LoopDisk {
     }
 
     /// What a person would type.
-    pub(crate) fn command(&self) -> &str {
-        self.attached.command()
+    pub(crate) fn command_line(&self) -> &str {
+        self.attached.command_line()
     }
 
     /// What the kernel has counted of the device since it was made.
@@ -126,8 +126,8 @@ impl StripeTarget {
     }
 
     /// What a person would type.
-    pub(crate) fn command(&self) -> &str {
-        self.process.command()
+    pub(crate) fn command_line(&self) -> &str {
+        self.process.command_line()
     }
 }
 

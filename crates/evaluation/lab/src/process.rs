@@ -131,7 +131,7 @@ impl Process {
     }
 
     /// What was run, as a person would type it.
-    pub fn command(&self) -> &str {
+    pub fn command_line(&self) -> &str {
         &self.command
     }
 

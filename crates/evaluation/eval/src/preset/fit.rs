@@ -156,7 +156,8 @@ pub fn fit_plan(
             steps.len(),
         )
     };
-    let frame = fit_frame(preset, room, scale, PlanFrame::of(preset, wires, loads), &around_of, &mut fitting);
+    let frame =
+        fit_frame(preset, room, scale, PlanFrame::of_preset(preset, wires, loads), &around_of, &mut fitting);
     let mut steps = Vec::new();
     for number in 0..frame.rounds {
         for (load, combination) in

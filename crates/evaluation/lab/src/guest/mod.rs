@@ -328,9 +328,9 @@ impl GuestRun<'_, '_> {
         let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
         let commands = [
             testbed.serving.commands.clone(),
-            front.iter().map(|front| front.attached.command().to_owned()).collect(),
+            front.iter().map(|front| front.attached.command_line().to_owned()).collect(),
         ];
-        for command in commands.concat().into_iter().chain([qemu.command().to_owned()]) {
+        for command in commands.concat().into_iter().chain([qemu.command_line().to_owned()]) {
             recording::note_command(record, &command);
         }
         let ready = |line: &str| match line.split_once("@@") {

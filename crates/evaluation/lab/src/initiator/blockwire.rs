@@ -107,7 +107,7 @@ pub(super) fn run_with_events(
     let mut process = task.start_process(words)?;
     let text = relay_events(&mut process, task.job, tell)?;
     let figures = parse(&text).map_err(|why| process.failure_with_output(why))?;
-    Ok(LoadResult { command: process.command().to_owned(), ..figures })
+    Ok(LoadResult { command: process.command_line().to_owned(), ..figures })
 }
 
 /// Passes on what a process says with `--events` until it ends, and gives what it printed.

@@ -158,7 +158,7 @@ impl Initiator for FioInitiator {
         let engine = if way == AttachMethod::Nbd { FioEngine::Nbd } else { FioEngine::Aio };
         let servers = attached.iter().map(AttachedVolume::pid).collect();
         let mut figures = run_fio(task, &opened, engine, FioWorkers::These(servers), tell)?;
-        let commands: Vec<String> = attached.iter().map(|one| one.command().to_owned()).collect();
+        let commands: Vec<String> = attached.iter().map(|one| one.command_line().to_owned()).collect();
         figures.command = format!("{} & {}", commands.join(" & "), figures.command);
         figures.negotiated = negotiated;
         // The device goes before what it was made of.
@@ -227,7 +227,7 @@ pub(super) fn run_fio(
     let begin = process.last_line_time() + task.job.ramp;
     let counting = FioCountingPeriod::new(begin, runtime, longer);
     let mut figures = collect_results(&mut process, counting, pids, load_timeout(task.job), tell)?;
-    process.command().clone_into(&mut figures.command);
+    process.command_line().clone_into(&mut figures.command);
     Ok(figures)
 }
 

@@ -105,7 +105,7 @@ impl Initiator for LibiscsiInitiator {
             figures.merge(&LoadResult { seconds: seconds as f64, ios, moved, ..LoadResult::default() });
         }
         if let Some(first) = processes.first() {
-            first.command().clone_into(&mut figures.command);
+            first.command_line().clone_into(&mut figures.command);
         }
         Ok(figures)
     }

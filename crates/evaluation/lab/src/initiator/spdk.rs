@@ -85,7 +85,7 @@ impl Initiator for SpdkPerfInitiator {
             ios,
             moved,
             latency: parse_latencies(&text, &total).map_err(Failure::new)?,
-            command: process.command().to_owned(),
+            command: process.command_line().to_owned(),
             ..LoadResult::default()
         })
     }

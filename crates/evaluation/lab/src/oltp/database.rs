@@ -209,8 +209,8 @@ impl DatabaseServer {
     }
 
     /// What a person would type.
-    pub(super) fn command(&self) -> &str {
-        self.process.command()
+    pub(super) fn command_line(&self) -> &str {
+        self.process.command_line()
     }
 }
 

@@ -155,9 +155,9 @@ impl OltpEnvironment {
     pub(super) fn commands(&self) -> Vec<String> {
         let mut commands = self.testbed.serving.commands.clone();
         for stand in &self.all {
-            commands.extend(stand.raid.as_ref().map(|raid| raid.command().to_owned()));
-            commands.push(stand.disk.command().to_owned());
-            commands.push(stand.database.command().to_owned());
+            commands.extend(stand.raid.as_ref().map(|raid| raid.command_line().to_owned()));
+            commands.push(stand.disk.command_line().to_owned());
+            commands.push(stand.database.command_line().to_owned());
         }
         commands
     }

@@ -62,7 +62,7 @@ impl Target for BareTarget {
             (line == "ready").then_some(())
         })?;
         let mut serving = ServingTarget::new(Protocol::Bare, 0, volumes.into_inner());
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.processes.push(process);
         serving.polls = Some(Arc::new(PolledTimeFile { place: setup.place.clone(), path: polled }));
         Ok(serving)

@@ -108,7 +108,7 @@ impl Target for BlockwireTarget {
         serving
             .commands
             .extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", shell_quoted(&path))));
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.processes.push(process);
         if let Some(files) = files {
             serving.undo.push((setup.place.clone(), files.removal_command()));

@@ -82,7 +82,7 @@ impl Target for IstgtTarget {
         let words = ["istgt", "-D", "-c", &file].map(str::to_owned).to_vec();
         let mut process = setup.start_process("istgt", words)?;
         let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(20));
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.processes.push(process);
         listening.map(|()| serving)
     }

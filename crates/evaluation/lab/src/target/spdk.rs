@@ -104,7 +104,7 @@ impl Target for SpdkTarget {
         });
         let mut serving = ServingTarget::new(setup.protocol, port, volumes.collect());
         serving.is_polling = true;
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.files.push((format!("{}.json", self.name), configuration));
         // What it traced stays in memory when it ends.
         let trace = |kind: &str| format!("/dev/shm/{kind}_trace.pid{}", process.pid());

@@ -40,7 +40,7 @@ impl Target for StreamReceiver {
         let port = process
             .wait_for_line(Duration::from_secs(10), |line| line.strip_prefix("listening ")?.parse().ok())?;
         let mut serving = ServingTarget::new(Protocol::Stream, port, vec![String::new()]);
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.processes.push(process);
         Ok(serving)
     }

@@ -71,7 +71,7 @@ impl Target for TgtTarget {
         let volumes = (0..setup.volumes.0).map(volume).collect();
         let mut serving = ServingTarget::new(Protocol::Iscsi, port, volumes);
         serving.is_stubborn = true;
-        serving.commands.push(process.command().to_owned());
+        serving.commands.push(process.command_line().to_owned());
         serving.processes.push(process);
         wait_until_ready(setup.place, &control, &mut serving)?;
         let made = match setup.medium {

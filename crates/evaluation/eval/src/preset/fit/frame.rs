@@ -27,7 +27,7 @@ pub(super) struct PlanFrame {
 
 impl PlanFrame {
     /// As the preset has it.
-    pub(super) fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<PresetLoad>) -> PlanFrame {
+    pub(super) fn of_preset(preset: &Preset, wires: Vec<Wire>, loads: Vec<PresetLoad>) -> PlanFrame {
         PlanFrame { wires, loads, turns: TurnOrder::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
     }
 

@@ -52,7 +52,8 @@ pub fn mixed_traffic_plan(
         let starts = starts * frame.wires.len() as u32 / frame.rounds;
         (starts + room.timing.load_overhead("", 1) * steps as u32, steps)
     };
-    let frame = fit_frame(preset, room, scale, PlanFrame::of(preset, wires, loads), &around_of, &mut fitting);
+    let frame =
+        fit_frame(preset, room, scale, PlanFrame::of_preset(preset, wires, loads), &around_of, &mut fitting);
     let jobs =
         frame.loads.iter().map(|load| load_job(preset, load, frame.runtime, preset.volumes, 1)).collect();
     Ok(MixedTrafficPlan { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
