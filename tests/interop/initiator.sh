@@ -65,7 +65,7 @@ discovery() {
   expect "^${portal%%[+:]*}.*://${ANNOUNCED:-127\.0\.0\.1:[0-9]*}/$(name disk)/" bw discover "$portal"
   expect '"size_bytes": '$((VOLUME_MIB << 20)) bw info --json "$(url disk)"
   expect '^healthy: ' bw doctor "$(url disk)"
-  refused "${NO_SUCH_EXIT:-21}" "${NO_SUCH:-check the target's name}" bw info "$(url no-such)"
+  refused "${NO_SUCH_EXIT:-21}" "${NO_SUCH:-check the target.s name}" bw info "$(url no-such)"
 }
 # name KIND: of its target or subsystem
 name() {
