@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The files of contrib/container without a container engine: what they name is there, and `serve` takes the
 configuration and the command line. Usage: container.py BLOCKWIRE"""
 import json
