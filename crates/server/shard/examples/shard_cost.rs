@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p blockwire-shard --example shard_cost
 //!
-//! prints nanoseconds per command. Under `valgrind --tool=callgrind --toggle-collect='*shard_turn*'` the
+//! prints nanoseconds per command. Under `valgrind --tool=callgrind --toggle-collect='*measured_turn*'` the
 //! instructions are those of the shard alone, without its set-up: divide by the number of commands that is
 //! printed. `tests/cost.sh` does this. Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write`
 //! over NVMe/TCP; depth (over iSCSI at most 16, as far as the window opens in the warm-up); rounds.
