@@ -108,7 +108,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "daemon/gateway",
         on: "buf group rbd tls volume",
-        foreign: Only(&["libc", "serde_json", "zeroize"]),
+        foreign: Only(&["libc", "rustix", "serde_json", "zeroize"]),
     },
     Layer { directory: "daemon/process", on: "client sandbox", foreign: Any },
     Layer { directory: "daemon/config", on: "backends multipath nvme sandbox shard", foreign: Any },

@@ -2,6 +2,7 @@
 //!
 //! [`GroupStore`] is the store that the members share: it carries out [`group::StoreRequest`]s on RADOS and on the
 //! images of the volumes. [`Link`] carries [`group::LinkMessage`]s between two gateways that have the group's key.
+//! [`Runtime`] is the thread that drives an instance, with the sockets of its links.
 //!
 //! No daemon uses this crate yet. `docs/internals/group.md` says what is built and what is not.
 
@@ -18,14 +19,17 @@
     )
 )]
 
-mod group_name;
 mod link;
+mod runtime;
 mod store;
 
-pub use group_name::{GroupName, GroupNameError};
 pub use link::{
     BACKLOG_MAX, FRAME_MAX, HANDSHAKE_TIME, LINK_VERSION, Link, LinkContext, LinkEvent, LinkFault,
-    LinkPayload, SendRefused,
+    SendRefused,
+};
+pub use runtime::{
+    DRAIN_TIME, GroupCounters, GroupEntry, GroupStatus, GroupTarget, Inbox, MemberStore, Runtime,
+    RuntimeConfig, RuntimeRequest, RuntimeWarning,
 };
 pub use store::{
     GroupKey, GroupStore, Mailbox, StoreError, StoreEvent, StoreOptions, VolumeImage, placement_names,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use blockwire_gateway::{GroupKey, Link, LinkContext, LinkEvent, LinkFault, LinkPayload};
+use blockwire_gateway::{GroupKey, Link, LinkContext, LinkEvent, LinkFault};
 use buf::Time;
-use group::{Answer, InstanceId, LinkMessage};
+use group::{Answer, InstanceId, LinkMessage, LinkPayload};
 use volume::Outcome;
 
 const MESSAGES: u64 = 40;

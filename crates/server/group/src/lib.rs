@@ -8,7 +8,7 @@
 //! What makes a takeover safe is not a lock and not a time: an owner that is not heard of is barred from the store, and
 //! the new one reads and writes only with a map of the store in which it is (`member/takeover.rs`).
 //!
-//! `daemon/gateway` has the store on RADOS. No daemon uses this crate yet. `docs/internals/group.md` describes the protocol and what hosts see.
+//! `daemon/gateway` has the store on RADOS, and the thread that drives a member. No daemon uses this crate yet. `docs/internals/group.md` describes the protocol and what hosts see.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -25,6 +25,7 @@
 
 mod codec;
 mod failpoint;
+mod group_name;
 mod ids;
 mod link;
 mod member;
@@ -35,14 +36,15 @@ mod store;
 mod tests;
 
 pub use codec::Damage;
+pub use group_name::{GroupName, GroupNameError};
 pub use ids::{ExecutionId, GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket, Term, Version};
-pub use link::{Answer, Command, LinkMessage, PathError, PathState};
+pub use link::{Answer, Command, LinkMessage, LinkPayload, PathError, PathState, Snapshot};
 pub use member::{
     ApplyError, COMMANDS_MAX, HostBindError, Member, MemberConfig, Output, PortError, RestartCause,
     SavedRecord, Timing,
 };
 pub use object::{
     CONFIGURATION_MAX, CONTROLLER_RANGE, HOSTS_MAX, INSTANCES_MAX, INSTANCES_PER_GATEWAY, MemberEntry,
-    Membership, NAME_MAX, Ownership,
+    Membership, NAME_MAX, Ownership, PORTALS_MAX,
 };
 pub use store::{ObjectName, StoreReply, StoreRequest};

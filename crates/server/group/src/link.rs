@@ -6,9 +6,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::{Failure, Notice, Op, Outcome, PathAccess, Refusal, Requester, Uuid, VolumeRequest};
+use volume::{Failure, Geometry, Notice, Op, Outcome, PathAccess, Refusal, Requester, Uuid, VolumeRequest};
 
 use crate::ids::{GroupId, Term};
+
+/// What a command brings, or a read gives, as it crosses between gateways. Clones share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkPayload(pub Arc<[u8]>);
+
+/// A volume's state at its owner, as the gateways that do not own it show it to their hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// What its blocks are like.
+    pub geometry: Geometry,
+    /// Its record: reservations, protection and what else outlives the owner (see `volume::VolumeOwner`).
+    pub record: Arc<[u8]>,
+}
 
 /// What a host asks of a volume. `P` is the payload: memory in production, a number in simulation.
 #[derive(Clone, Debug)]
@@ -115,6 +128,18 @@ pub enum LinkMessage<P> {
         volume: Uuid,
         /// What happened, and who must hear.
         notices: Arc<[Notice]>,
+    },
+    /// The state of a volume that the sender serves. Sent when it changes, before the notices of the change, and when a
+    /// link begins.
+    Snapshot {
+        /// The group.
+        group: GroupId,
+        /// Its term.
+        term: Term,
+        /// The volume.
+        volume: Uuid,
+        /// Its state.
+        snapshot: Snapshot,
     },
     /// The sender serves the group, so nothing of an earlier term is carried out any more. Sent when it begins to serve,
     /// and when a link begins.

@@ -20,6 +20,8 @@ pub const INSTANCES_MAX: usize = 256;
 pub const INSTANCES_PER_GATEWAY: usize = 16;
 /// The longest name of a gateway, its address, or what a port number is given to, in bytes.
 pub const NAME_MAX: usize = 512;
+/// The longest description of where hosts reach a gateway, in bytes.
+pub const PORTALS_MAX: usize = 4096;
 /// How many host identifiers are bound at a time.
 pub const HOSTS_MAX: usize = 4096;
 /// Controller identifiers are given to instances in ranges of so many.
@@ -69,10 +71,20 @@ pub struct MemberEntry {
     pub state: Uuid,
     /// Where other members reach it.
     pub address: Arc<str>,
+    /// Where hosts reach it, for discovery, as the world writes it; at most [`PORTALS_MAX`] bytes. Empty when it is gone.
+    pub portals: Arc<str>,
     /// Where it stands.
     pub membership: Membership,
     /// Whether its groups are moved to others, and none to it.
     pub draining: bool,
+}
+
+impl MemberEntry {
+    /// It takes part no longer, and hosts do not find it any more.
+    fn expel(&mut self) {
+        self.membership = Membership::Expelled;
+        self.portals = "".into();
+    }
 }
 
 /// [`ObjectName::Members`](crate::ObjectName).
@@ -139,6 +151,7 @@ impl Object for Members {
             to.text(&entry.gateway);
             to.array(&entry.state.0);
             to.text(&entry.address);
+            to.text(&entry.portals);
             to.u8(u8::from(entry.membership == Membership::Expelled) | u8::from(entry.draining) << 1);
         }
     }
@@ -147,12 +160,13 @@ impl Object for Members {
         let entries = from.list(INSTANCES_MAX, |from| {
             let instance = InstanceId(from.u64()?);
             let (gateway, state) = (from.text()?, Uuid(from.array()?));
-            let (address, flags) = (from.text()?, from.u8()?);
+            let (address, portals, flags) = (from.text()?, from.text()?, from.u8()?);
             if flags > 3 {
                 return Err(Damage::Contents);
             }
             let membership = if flags & 1 == 0 { Membership::Joined } else { Membership::Expelled };
-            Ok(MemberEntry { instance, gateway, state, address, membership, draining: flags & 2 != 0 })
+            let draining = flags & 2 != 0;
+            Ok(MemberEntry { instance, gateway, state, address, portals, membership, draining })
         })?;
         unique(entries.iter().map(|entry| entry.instance))?;
         Ok(Members(entries))
@@ -168,12 +182,13 @@ impl Object for Members {
                 }
                 let mut next = self.clone();
                 let earlier = next.0.iter_mut().filter(|known| known.state == entry.state);
-                earlier.for_each(|known| known.membership = Membership::Expelled);
+                earlier.for_each(MemberEntry::expel);
                 next.0.push(entry.clone());
                 Some(next)
             }
-            MembersEdit::Expel { by, lost } => (joined(*by) && joined(*lost))
-                .then(|| self.with(*lost, |entry| entry.membership = Membership::Expelled)),
+            MembersEdit::Expel { by, lost } => {
+                (joined(*by) && joined(*lost)).then(|| self.with(*lost, MemberEntry::expel))
+            }
             MembersEdit::Remove(gone) => (self.membership(*gone) == Some(Membership::Expelled))
                 .then(|| Members(self.0.iter().filter(|entry| entry.instance != *gone).cloned().collect())),
             MembersEdit::Drain { instance, on } => {

@@ -1,8 +1,6 @@
 //! The messages between members as bytes. A number that stands before a variant is never given to another.
 
-use std::sync::Arc;
-
-use group::{Answer, Command, GroupId, LinkMessage, Term};
+use group::{Answer, Command, GroupId, LinkMessage, LinkPayload, Snapshot, Term};
 use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{
     Durability, Extent, Failure, Fault, Geometry, Identity, Notice, NoticeCause, NoticeReceivers, Op,
@@ -11,10 +9,6 @@ use volume::{
 };
 
 use super::wire::{Malformed, Reader, Wire};
-
-/// What a command brings, or a read gives. Clones share it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkPayload(pub Arc<[u8]>);
 
 impl Wire for LinkPayload {
     fn encode(&self, to: &mut Vec<u8>) {
@@ -100,6 +94,7 @@ wire_enum! { LinkMessage<LinkPayload> as LinkMessage {
     5 Notices { group, term, sequence, volume, notices },
     6 NoticesSoFar { group, term, sequence },
     7 Busy { number },
+    8 Snapshot { group, term, volume, snapshot },
 } }
 
 wire_enum! { Command<LinkPayload> as Command {
@@ -260,6 +255,26 @@ wire_enum! { NoticeCause as NoticeCause {
     11 TasksCleared,
     12 Reset,
 } }
+
+/// The longest record: one of 1,024 registrants with names of 223 bytes, and as many bad blocks, has less than 1 MiB.
+const RECORD_MAX: usize = 2 << 20;
+
+impl Wire for Snapshot {
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.geometry.encode(to);
+        u32::try_from(self.record.len()).unwrap_or(u32::MAX).encode(to);
+        to.extend_from_slice(&self.record);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let geometry = Wire::decode(from)?;
+        let length = usize::try_from(u32::decode(from)?).map_err(|_| Malformed)?;
+        if length > RECORD_MAX {
+            return Err(Malformed);
+        }
+        Ok(Snapshot { geometry, record: from.slice(length)?.into() })
+    }
+}
 
 wire_struct!(Notice { to, cause });
 wire_struct!(Requester { identity, port, read_only });

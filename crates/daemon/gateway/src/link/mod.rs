@@ -27,15 +27,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use group::{InstanceId, LinkMessage};
+use group::{GroupName, InstanceId, LinkMessage, LinkPayload};
 use tls::{
     Channel, ClientContext, ContextError, DecryptOutcome, Handshake, HandshakeProgress, Psk, PskLookup,
     ServerContext, TlsFault,
 };
 
-use crate::group_name::GroupName;
 use crate::store::GroupKey;
-pub use messages::LinkPayload;
 use wire::{Malformed, Reader, Wire};
 
 /// The version of messages and hello. Both sides must have the same.

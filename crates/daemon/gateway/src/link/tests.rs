@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use group::{Answer, Command, GroupId, LinkMessage, Term};
+use group::{Answer, Command, GroupId, LinkMessage, LinkPayload, Snapshot, Term};
 use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{
     Durability, Extent, Failure, Fault, Geometry, Identity, Notice, NoticeCause, NoticeReceivers, Op,
@@ -240,6 +240,11 @@ fn notices() -> Arc<[Notice]> {
     all.collect()
 }
 
+fn snapshot() -> Snapshot {
+    let geometry = Geometry { blocks: 77, lends: false, ..Geometry::UNKNOWN };
+    Snapshot { geometry, record: (0..90_000_u32).map(|at| at as u8).collect() }
+}
+
 /// One of each kind, with what it may hold.
 fn messages() -> Vec<Message> {
     let (group, term, volume) = (GroupId(u32::MAX), Term(3), Uuid([0xab; 16]));
@@ -254,6 +259,7 @@ fn messages() -> Vec<Message> {
         LinkMessage::Busy { number: 2 },
         LinkMessage::Notices { group, term, sequence: 9, volume, notices: notices() },
         LinkMessage::NoticesSoFar { group, term, sequence: 10 },
+        LinkMessage::Snapshot { group, term, volume, snapshot: snapshot() },
     ]);
     messages
 }

@@ -34,11 +34,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use buf::{Errno, Time};
-use group::{CONFIGURATION_MAX, InstanceId, ObjectName, StoreReply, StoreRequest, StoreTicket};
+use group::{CONFIGURATION_MAX, GroupName, InstanceId, ObjectName, StoreReply, StoreRequest, StoreTicket};
 use rbd::{Client, ClusterOptions, Contents, Image, Library, OpenError, Pool, Watch, WriteIf};
 use volume::Uuid;
 
-use crate::group_name::GroupName;
 pub use group_key::GroupKey;
 use lanes::{Lanes, Subject};
 pub use placement::names as placement_names;

@@ -1,9 +1,7 @@
 //! The names of a group's objects in its pool, and how a change of one is told.
 
-use group::{GroupId, InstanceId, ObjectName};
+use group::{GroupId, GroupName, InstanceId, ObjectName};
 use volume::Uuid;
-
-use crate::group_name::GroupName;
 
 /// The object of a part of the group's state.
 pub(crate) fn object(group: &GroupName, name: ObjectName) -> String {

@@ -13,9 +13,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockwire_gateway::{GroupKey, GroupName, GroupStore, StoreError, StoreEvent, StoreOptions, VolumeImage};
+use blockwire_gateway::{GroupKey, GroupStore, StoreError, StoreEvent, StoreOptions, VolumeImage};
 use buf::Time;
-use group::{StoreReply, StoreRequest, StoreTicket};
+use group::{GroupName, StoreReply, StoreRequest, StoreTicket};
 use rbd::{Client, ClusterOptions, Library};
 use volume::Uuid;
 

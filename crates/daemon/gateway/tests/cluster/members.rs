@@ -63,6 +63,7 @@ impl Group {
             gateway: gateway.clone(),
             state: Uuid([state; 16]),
             address: gateway,
+            portals: "".into(),
             groups: self.volumes.clone(),
             timing: Timing::default(),
         };
@@ -132,6 +133,7 @@ impl Group {
                     self.messages.extend(other.map(|other| (link, other, message)));
                 }
                 Output::Open { group, term, records } => drop(gateway.open.insert(group, (term, records))),
+                Output::Quiesce { group, round } => gateway.member.handle_quiesced(now(), group, round),
                 Output::Close(group) => drop(gateway.open.remove(&group)),
                 Output::Execute { execution, .. } => {
                     gateway.executed.push(execution);

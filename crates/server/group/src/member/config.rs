@@ -65,6 +65,8 @@ pub struct MemberConfig {
     pub state: Uuid,
     /// Where other members reach this instance.
     pub address: Arc<str>,
+    /// Where hosts reach it (see [`MemberEntry::portals`](crate::MemberEntry)).
+    pub portals: Arc<str>,
     /// The groups with their volumes, as the configuration has them.
     pub groups: BTreeMap<GroupId, Vec<Uuid>>,
     /// How long things may take.

@@ -3,6 +3,8 @@
 //! ```text
 //! new commands wait → those in execution end → the target closes the group → disks unlocked → term given
 //! ```
+//! The target may execute commands of its own hosts without this member while a group is optimized. So it is asked to
+//! stop that, and the group is not closed before it has answered.
 //!
 //! Invariant: when the term is given, nothing of this instance is in flight, so it need not be barred. Once a lock was
 //! given back there is no way back to serving in the same term.
@@ -16,7 +18,6 @@ use super::{Member, Output, Phase, Role};
 use crate::failpoint::Failpoint;
 use crate::ids::{GroupId, InstanceId};
 use crate::object::MembersEdit;
-use crate::register::Register;
 use crate::store::{StoreReply, StoreRequest, Waiting};
 
 /// A group that is being handed over.
@@ -25,6 +26,8 @@ pub(super) struct Handover {
     /// `None`: to nobody; the group is opened again with other volumes.
     to: Option<InstanceId>,
     stage: Stage,
+    /// Which answer of the target counts; `None`: it has come.
+    quiescing: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,8 +48,13 @@ impl Handover {
     }
 
     /// Of a group whose owner object is damaged.
-    pub(super) fn closing() -> Handover {
-        Handover { to: None, stage: Stage::Closing }
+    pub(super) fn closing(self) -> Handover {
+        Handover { to: None, stage: Stage::Closing, ..self }
+    }
+
+    /// Whether the target executes nothing of its own hosts any more.
+    pub(super) fn is_quiesced(&self) -> bool {
+        self.quiescing.is_none()
     }
 
     /// Whether the target has the group open.
@@ -122,14 +130,36 @@ impl<P: Clone> Member<P> {
     }
 
     fn hand_over(&mut self, now: Time, id: GroupId, to: InstanceId) {
+        let handover = self.begin_handover(now, id, Some(to));
+        self.advance_handover(now, id, handover);
+    }
+
+    /// Has the target stop.
+    pub(super) fn begin_handover(&mut self, now: Time, id: GroupId, to: Option<InstanceId>) -> Handover {
+        self.numbers += 1;
+        let round = self.numbers;
+        self.outputs.push_back(Output::Quiesce { group: id, round });
         let stage = Stage::Ending { until: now + self.timing.handover };
-        self.advance_handover(now, id, Handover { to: Some(to), stage });
+        Handover { to, stage, quiescing: Some(round) }
+    }
+
+    /// The answer to [`Output::Quiesce`]: all commands have ended that the target had begun for its own hosts.
+    pub fn handle_quiesced(&mut self, now: Time, id: GroupId, round: u64) {
+        if !self.called(now) {
+            return;
+        }
+        if let Some(Role::HandingOver(handover)) = self.groups.get_mut(&id).map(|group| &mut group.role)
+            && handover.quiescing == Some(round)
+        {
+            handover.quiescing = None;
+            self.turn(now);
+        }
     }
 
     /// Closes a group, and opens it again with the volumes that it is to have.
     pub(super) fn reopen(&mut self, now: Time, id: GroupId) {
-        let stage = Stage::Ending { until: now + self.timing.handover };
-        self.advance_handover(now, id, Handover { to: None, stage });
+        let handover = self.begin_handover(now, id, None);
+        self.advance_handover(now, id, handover);
     }
 
     /// Moves one group to a member that owns two fewer, if members have not changed lately.
@@ -163,7 +193,7 @@ impl<P: Clone> Member<P> {
         loop {
             match handover.stage.clone() {
                 Stage::Ending { until } => {
-                    if group.executing > 0 || !group.records.values().all(Register::is_idle) {
+                    if !handover.is_quiesced() || !group.is_at_rest() {
                         if until <= now {
                             return self.give_handover_up(now, id);
                         }

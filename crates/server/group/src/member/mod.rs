@@ -29,7 +29,7 @@ use volume::{Notice, Uuid};
 
 use crate::failpoint::{Failpoint, Failpoints};
 use crate::ids::{ExecutionId, GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket, Term};
-use crate::link::{LinkMessage, PathState};
+use crate::link::{LinkMessage, PathState, Snapshot};
 use crate::object::{
     Allocations, Configuration, MemberEntry, Members, MembersEdit, Membership, OwnerEdit, Ownership, Record,
     RecordEdit,
@@ -65,6 +65,10 @@ struct Group<P> {
     told: Option<PathState>,
     /// The term of the notices counted here, and their number: given out as owner, taken otherwise.
     notices: (Term, u64),
+    /// The states of its volumes that the target has told in this term, while the group is served here.
+    snapshots: BTreeMap<Uuid, Snapshot>,
+    /// The latest term of which states of its volumes were heard from another member.
+    shown: Term,
     /// The latest term whose owner has said that it serves: by then nothing of an earlier term lands any more.
     served: Term,
     /// The map that this instance's client has waited for while it owned the group.
@@ -147,9 +151,9 @@ impl<P: Clone> Member<P> {
     }
 
     fn build(config: MemberConfig, failpoints: Failpoints) -> Member<P> {
-        let MemberConfig { instance, gateway, state, address, groups, timing } = config;
-        let membership = Membership::Joined;
-        let entry = MemberEntry { instance, gateway, state, address, membership, draining: false };
+        let MemberConfig { instance, gateway, state, address, portals, groups, timing } = config;
+        let (membership, draining) = (Membership::Joined, false);
+        let entry = MemberEntry { instance, gateway, state, address, portals, membership, draining };
         let group_of = groups.iter().flat_map(|(group, volumes)| volumes.iter().map(|one| (*one, *group)));
         Member {
             me: instance,
@@ -320,21 +324,30 @@ impl<P: Clone> Member<P> {
         self.turn(now);
     }
 
-    /// Changes of a volume that this gateway serves, for the hosts of the others.
-    pub fn publish(&mut self, now: Time, volume: Uuid, notices: Vec<Notice>) {
+    /// The state of a volume that this gateway serves since the [`Output::Open`] of this term, and what the hosts of the
+    /// others must hear of. To be told after each `Open`, and with each change.
+    pub fn publish(&mut self, now: Time, volume: Uuid, term: Term, snapshot: Snapshot, notices: Vec<Notice>) {
         if !self.called(now) {
             return;
         }
         let found = self.groups.iter_mut().find(|(_, group)| group.records.contains_key(&volume));
         let Some((&id, group)) = found else { return };
-        if !matches!(group.role, Role::Serving | Role::HandingOver(_)) {
+        if term != group.owner.value().term || !group.is_open() {
             return;
         }
-        let term = group.owner.value().term;
+        group.snapshots.insert(volume, snapshot.clone());
+        let links: Vec<LinkId> = self.peers.values().filter_map(|peer| peer.link).collect();
+        for link in &links {
+            let message = LinkMessage::Snapshot { group: id, term, volume, snapshot: snapshot.clone() };
+            self.outputs.push_back(Output::Send { link: *link, message });
+        }
+        if notices.is_empty() {
+            return;
+        }
         let sequence = if group.notices.0 == term { group.notices.1 + 1 } else { 1 };
         group.notices = (term, sequence);
         let notices: Arc<[Notice]> = notices.into();
-        for link in self.peers.values().filter_map(|peer| peer.link) {
+        for link in links {
             let notices = notices.clone();
             let message = LinkMessage::Notices { group: id, term, sequence, volume, notices };
             self.outputs.push_back(Output::Send { link, message });
@@ -523,6 +536,8 @@ impl<P> Group<P> {
             executing: 0,
             told: None,
             notices: (Term(0), 0),
+            snapshots: BTreeMap::new(),
+            shown: Term(0),
             served: Term(0),
             fence: MapEpoch(0),
             hand_over_from: Time(0),
@@ -536,6 +551,11 @@ impl<P> Group<P> {
             Role::HandingOver(handover) => handover.is_open(),
             Role::Following { .. } | Role::Taking(_) => false,
         }
+    }
+
+    /// Whether nothing of it is executed for this member, and no record is being written.
+    fn is_at_rest(&self) -> bool {
+        self.executing == 0 && self.records.values().all(Register::is_idle)
     }
 
     fn hand_over_edit(&self, from: InstanceId, to: Option<InstanceId>) -> OwnerEdit {

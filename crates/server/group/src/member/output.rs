@@ -7,7 +7,7 @@ use volume::{Notice, PortId, Requester, Uuid};
 
 use crate::codec::Damage;
 use crate::ids::{ExecutionId, GroupId, InstanceId, LinkId, RequestId, StoreTicket, Term};
-use crate::link::{Answer, Command, LinkMessage, PathError, PathState};
+use crate::link::{Answer, Command, LinkMessage, PathError, PathState, Snapshot};
 use crate::member::numbers::{ApplyError, HostBindError, PortError};
 use crate::store::{ObjectName, StoreRequest};
 
@@ -49,6 +49,15 @@ pub enum Output<P> {
         /// Of each volume its record. A volume whose record is damaged is not served.
         records: Vec<(Uuid, SavedRecord)>,
     },
+    /// Begin no more commands of this gateway's own hosts without [`Member::submit`](crate::Member::submit), and tell by
+    /// [`Member::handle_quiesced`](crate::Member::handle_quiesced) when those have ended that were begun. Until the group is
+    /// [`PathState::Optimized`] again.
+    Quiesce {
+        /// Which group.
+        group: GroupId,
+        /// Counts these requests: an answer to an earlier one does not count.
+        round: u64,
+    },
     /// Serve it no longer: nothing is being executed. Dissolve the owner objects.
     Close(GroupId),
     /// Execute a command; [`Member::handle_executed`](crate::Member::handle_executed) takes its answer.
@@ -75,6 +84,15 @@ pub enum Output<P> {
         group: GroupId,
         /// How.
         state: PathState,
+    },
+    /// The state of a volume at its owner, which is another gateway.
+    Snapshot {
+        /// The volume.
+        volume: Uuid,
+        /// The owner's term. States of earlier terms do not come behind it.
+        term: Term,
+        /// Its state.
+        snapshot: Snapshot,
     },
     /// Tell hosts what has changed at the owner.
     Notices {

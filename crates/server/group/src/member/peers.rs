@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
+use volume::Uuid;
 
 use super::{Group, Member, Output, Timing};
 use crate::ids::{GroupId, InstanceId, LinkId, Term};
-use crate::link::LinkMessage;
+use crate::link::{LinkMessage, Snapshot};
 use crate::object::Membership;
 
 /// Another member.
@@ -65,6 +66,11 @@ impl<P: Clone> Member<P> {
                 let sequence = if group.notices.0 == term { group.notices.1 } else { 0 };
                 let message = LinkMessage::NoticesSoFar { group: *id, term, sequence };
                 self.outputs.push_back(Output::Send { link, message });
+                for (volume, snapshot) in &group.snapshots {
+                    let (volume, snapshot) = (*volume, snapshot.clone());
+                    let message = LinkMessage::Snapshot { group: *id, term, volume, snapshot };
+                    self.outputs.push_back(Output::Send { link, message });
+                }
             }
         }
         self.tell_settled(instance);
@@ -124,6 +130,9 @@ impl<P: Clone> Member<P> {
             LinkMessage::Answer { number, answer } => self.forward_answered(number, link, answer),
             LinkMessage::NotOwner { number } => self.forward_refused(now, number, link),
             LinkMessage::Busy { number } => self.forward_not_taken(number, link),
+            LinkMessage::Snapshot { group, term, volume, snapshot } => {
+                self.show(instance, group, term, (volume, snapshot));
+            }
             LinkMessage::Notices { group, term, sequence, volume, notices } => {
                 if self.notices_follow(instance, group, term, sequence, sequence) {
                     self.outputs.push_back(Output::Notices { volume, notices });
@@ -137,6 +146,18 @@ impl<P: Clone> Member<P> {
                 self.turn(now);
             }
         }
+    }
+
+    /// Takes the state of a volume from the group's owner. One of an earlier owner may come behind it.
+    fn show(&mut self, from: InstanceId, id: GroupId, term: Term, of: (Uuid, Snapshot)) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let known = group.owner.value();
+        if term < known.term.max(group.shown) || (term == known.term && known.owner != Some(from)) {
+            return;
+        }
+        group.shown = term;
+        let (volume, snapshot) = of;
+        self.outputs.push_back(Output::Snapshot { volume, term, snapshot });
     }
 
     /// Counts the notices of a group's owner. `next` is the number of the next one that is expected if none is

@@ -19,12 +19,12 @@ use std::time::Duration;
 use buf::Time;
 use volume::Uuid;
 
-use super::{Group, Handover, Member, Output, Phase, RestartCause, Role};
+use super::{Group, Member, Output, Phase, RestartCause, Role};
 use crate::failpoint::Failpoint;
 use crate::ids::{GroupId, InstanceId, MapEpoch, StoreTicket, Term};
 use crate::link::{LinkMessage, PathState};
 use crate::object::{MembersEdit, Membership, OwnerEdit, Ownership};
-use crate::register::{Register, RegisterEvent};
+use crate::register::RegisterEvent;
 use crate::store::{ObjectName, StoreReply, StoreRequest, Waiting};
 
 /// How long an entry of the blocklist lasts: a year.
@@ -107,7 +107,7 @@ impl<P: Clone> Member<P> {
             return self.expire_held(now, id);
         }
         if group.owner.damage().is_some() {
-            self.close_damaged(id);
+            self.close_damaged(now, id);
             self.expire_held(now, id);
             return self.tell_path(now, id);
         }
@@ -424,11 +424,17 @@ impl<P: Clone> Member<P> {
     }
 
     /// The owner object is damaged: nobody can take the group, and this instance cannot know that it still has it.
-    fn close_damaged(&mut self, id: GroupId) {
+    fn close_damaged(&mut self, now: Time, id: GroupId) {
+        let role = self.groups.get(&id).map(|group| group.role.clone());
+        let closing = match role {
+            Some(Role::Serving) => Some(self.begin_handover(now, id, None).closing()),
+            Some(Role::HandingOver(handover)) if handover.is_open() => Some(handover.closing()),
+            Some(Role::Following { .. } | Role::Taking(_) | Role::HandingOver(_)) | None => None,
+        };
         let Some(group) = self.groups.get_mut(&id) else { return };
-        if group.is_open() {
-            if group.executing > 0 || !group.records.values().all(Register::is_idle) {
-                group.role = Role::HandingOver(Handover::closing());
+        if let Some(handover) = closing {
+            if !handover.is_quiesced() || !group.is_at_rest() {
+                group.role = Role::HandingOver(handover);
                 return;
             }
             self.outputs.push_back(Output::Close(id));
@@ -453,6 +459,7 @@ impl<P: Clone> Member<P> {
             self.outputs.push_back(Output::NoticesLost(id));
         }
         group.served = term;
+        group.snapshots.clear();
         let sequence = group.notices.1;
         self.outputs.push_back(Output::Open { group: id, term, records });
         for link in self.peers.values().filter_map(|peer| peer.link) {

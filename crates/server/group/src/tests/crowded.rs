@@ -34,6 +34,7 @@ impl Pair {
                 gateway: name.clone(),
                 state: Uuid([number; 16]),
                 address: name,
+                portals: "".into(),
                 groups: BTreeMap::from([(GROUP, vec![VOLUME])]),
                 timing: Timing::default(),
             })

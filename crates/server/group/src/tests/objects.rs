@@ -23,6 +23,7 @@ fn entry(instance: u64, gateway: &str) -> MemberEntry {
         gateway: gateway.into(),
         state: Uuid([gateway.as_bytes()[0]; 16]),
         address: "192.0.2.1:3262".into(),
+        portals: "192.0.2.1:3260".into(),
         membership: Membership::Joined,
         draining: false,
     }

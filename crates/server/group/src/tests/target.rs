@@ -11,7 +11,7 @@ use volume::{
 };
 
 use crate::ids::{ExecutionId, Term};
-use crate::link::{Answer, Command};
+use crate::link::{Answer, Command, Snapshot};
 
 pub(super) const BLOCKS: u64 = 6;
 
@@ -33,7 +33,7 @@ pub(super) enum Want {
     Executed(ExecutionId, Answer<u64>),
     Io(BlockIo),
     Store(Uuid, Term, u64, Vec<u8>),
-    Publish(Uuid, Vec<Notice>),
+    Publish(Uuid, Term, Snapshot, Vec<Notice>),
 }
 
 #[derive(Debug)]
@@ -48,6 +48,11 @@ struct Volume {
     number: u64,
 }
 
+/// The state of reservations as text, in place of a record.
+pub(super) fn snapshot_of(reservations: &Reservations) -> Vec<u8> {
+    format!("{:?} {:?}", reservations.registrants(), reservations.held_reservation()).into_bytes()
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Target(BTreeMap<Uuid, Volume>);
 
@@ -58,11 +63,14 @@ pub(super) fn restore(volume: Uuid, record: Option<&[u8]>) -> VolumeOwner {
 }
 
 impl Target {
-    pub(super) fn open(&mut self, volume: Uuid, term: Term, record: Option<&[u8]>) {
+    pub(super) fn open(&mut self, volume: Uuid, term: Term, record: Option<&[u8]>) -> Vec<Want> {
         let owner = restore(volume, record);
         let view = owner.view().clone();
         let (in_flight, fences, asked) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
-        self.0.insert(volume, Volume { owner, view, term, in_flight, fences, asked, number: 0 });
+        let opened = Volume { owner, view, term, in_flight, fences, asked, number: 0 };
+        let told = vec![Want::Publish(volume, term, opened.snapshot(), Vec::new())];
+        self.0.insert(volume, opened);
+        told
     }
 
     pub(super) fn has(&self, volume: Uuid) -> bool {
@@ -160,6 +168,12 @@ impl Target {
 }
 
 impl Volume {
+    /// What others are shown; of the record only what `snapshot_of` reads.
+    fn snapshot(&self) -> Snapshot {
+        let reservations = &self.view.reservations;
+        Snapshot { geometry: self.view.geometry, record: snapshot_of(reservations).into() }
+    }
+
     fn request(&mut self, now: Time, request: VolumeRequest) {
         self.owner.handle_request(now, ShardId(0), RequestId::in_space(IdSpace::Scsi, self.number), request);
     }
@@ -172,9 +186,7 @@ impl Volume {
             }
             while let Some(update) = self.owner.poll_view_update() {
                 self.view = update.view;
-                if !update.notices.is_empty() {
-                    wants.push(Want::Publish(uuid, update.notices));
-                }
+                wants.push(Want::Publish(uuid, self.term, self.snapshot(), update.notices));
                 let waits = if update.drain { self.in_flight.clone() } else { BTreeSet::new() };
                 self.fences.push((update.change, waits));
                 idle = false;

@@ -1,5 +1,6 @@
 //! The world of a history: gateways with clocks of their own, the network between them, hosts, and the store.
 
+mod direct;
 mod hosts;
 mod links;
 mod processes;
@@ -16,8 +17,8 @@ use sim::SimRng;
 use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{Durability, Op, PortId, Requester, Span, Uuid, VolumeRequest};
 
-use crate::ids::{GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket};
-use crate::link::{Answer, Command, LinkMessage};
+use crate::ids::{ExecutionId, GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket, Term};
+use crate::link::{Answer, Command, LinkMessage, PathState, Snapshot};
 use crate::member::{Member, MemberConfig, Output, RestartCause, Timing};
 use crate::object::{Members, Membership, Ownership};
 use crate::register::peek;
@@ -52,6 +53,7 @@ enum Input {
     Bind(u64, u8, u8),
     Expel(InstanceId),
     Groups,
+    Quiesced(GroupId, u64),
 }
 
 /// Something that happens.
@@ -94,6 +96,10 @@ struct Process {
     applying: BTreeMap<u64, Arc<[u8]>>,
     naming: BTreeMap<u64, (u8, u8)>,
     version: u64,
+    paths: BTreeMap<GroupId, PathState>,
+    direct: direct::Direct,
+    /// The state of volumes at their owners, as it was told last.
+    shown: BTreeMap<Uuid, (Term, Snapshot)>,
 }
 
 #[derive(Debug)]
@@ -228,6 +234,8 @@ impl World {
             PROGRESS / MS / 1000,
             self.state()
         );
+        // What is on its way arrives.
+        self.run_until(self.now + 100 * MS);
         self.compare_reservations();
         self.checks.tally.whole += 1;
         self.checks.finish();
@@ -304,13 +312,6 @@ impl World {
 
     fn configuration_version(&self) -> u64 {
         self.cluster.objects.get(&ObjectName::Configuration).map_or(0, |(version, _)| version.0)
-    }
-
-    fn state(&self) -> String {
-        let processes = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
-        let roles: Vec<String> =
-            processes.map(|process| format!("{}: {}", process.instance, process.member.roles())).collect();
-        format!("{roles:?}, pending {:?}, locks {:?}", self.pending, self.cluster.locks)
     }
 
     fn happen(&mut self, event: Event) {
@@ -428,6 +429,14 @@ impl World {
                 let wants = process.target.io_done(now, &io, read);
                 self.wants(gateway, wants);
             }
+            Input::Submit(id, volume, who, command)
+                if process.direct.takes(volume) && process.target.has(volume) =>
+            {
+                let execution = process.direct.begin(id, volume);
+                let wants = process.target.execute(now, execution, volume, &who, command);
+                self.wants(gateway, wants);
+            }
+            Input::Quiesced(group, round) => member.handle_quiesced(now, group, round),
             Input::Submit(id, volume, who, command) => {
                 member.submit(now, RequestId(id), volume, who, command)
             }
@@ -487,11 +496,20 @@ impl World {
             }
             Output::Open { group, term, records } => {
                 self.checks.opened(&self.cluster, instance, (group, term), &records);
-                for (volume, record) in records {
-                    if let Ok(record) = record {
-                        process.target.open(volume, term, record.as_deref());
-                    }
-                }
+                let whole = records.into_iter().filter_map(|(volume, record)| Some((volume, record.ok()?)));
+                let open = |(volume, record): (Uuid, Option<Arc<[u8]>>)| {
+                    process.target.open(volume, term, record.as_deref())
+                };
+                let wants = whole.flat_map(open).collect();
+                self.wants(gateway, wants);
+            }
+            Output::Quiesce { group, round } => {
+                process.direct.quiesce(group, round);
+                self.tell_quiesced(gateway);
+            }
+            Output::Snapshot { volume, term, snapshot } => {
+                let known = process.shown.insert(volume, (term, snapshot));
+                assert!(known.is_none_or(|(known, _)| known <= term), "states of earlier owners come first");
             }
             Output::Close(group) => {
                 for volume in [uuid(group.0), second_volume(group.0)] {
@@ -537,28 +555,16 @@ impl World {
             Output::Restart(cause) => self.restart(gateway, cause),
             Output::Notices { notices, .. } => self.checks.notices_heard(instance, &notices),
             Output::NoticesLost(group) => self.checks.notices_lost(instance, group),
-            Output::Path { .. } | Output::NotDrained(_) => {}
+            Output::Path { group, state } => {
+                process.direct.set(group, state == PathState::Optimized);
+                process.paths.insert(group, state);
+            }
+            Output::NotDrained(_) => {}
             Output::Damaged { object, .. } => {
                 self.damaged.insert(object);
             }
             Output::NoControllerIds => panic!("{output:?}"),
         }
-    }
-
-    fn restart(&mut self, gateway: usize, cause: RestartCause) {
-        match cause {
-            RestartCause::Blocklisted | RestartCause::Expelled | RestartCause::TermLost(_) => {}
-            RestartCause::NoMemberSpace
-            | RestartCause::NameTaken
-            | RestartCause::Undecidable
-            | RestartCause::Damaged(..) => {
-                panic!("{cause}")
-            }
-        }
-        self.checks.tally.fenced += 1;
-        self.end_process(gateway, false);
-        let delay = self.rng.between(50, 400) * MS;
-        self.after(delay, Event::Start(gateway));
     }
 
     fn wants(&mut self, gateway: usize, wants: Vec<Want>) {
@@ -567,6 +573,11 @@ impl World {
             let Some(process) = &mut self.gateways[gateway].process else { return };
             let instance = process.instance;
             match want {
+                Want::Executed(execution, answer) if direct::is_own(execution) => {
+                    process.direct.end(execution);
+                    self.host_answer(direct::command_of(execution), Self::as_seen(Ok(answer)));
+                    self.tell_quiesced(gateway);
+                }
                 Want::Executed(execution, answer) => process.member.handle_executed(now, execution, answer),
                 Want::Io(io) => {
                     let delay = self.rng.below(2 * MS);
@@ -575,7 +586,9 @@ impl World {
                 Want::Store(volume, term, ticket, bytes) => {
                     process.member.store_record(now, volume, term, ticket, &bytes)
                 }
-                Want::Publish(volume, notices) => process.member.publish(now, volume, notices),
+                Want::Publish(volume, term, snapshot, notices) => {
+                    process.member.publish(now, volume, term, snapshot, notices);
+                }
             }
         }
     }

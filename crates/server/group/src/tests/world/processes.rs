@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ids::Term;
-use crate::tests::target::restore;
+use crate::tests::target::{restore, snapshot_of};
 
 impl World {
     pub(super) fn start(&mut self, gateway: usize) {
@@ -19,6 +19,7 @@ impl World {
             gateway: format!("gateway{gateway}").into(),
             state: Uuid([gateway as u8; 16]),
             address: format!("10.0.0.{gateway}").into(),
+            portals: format!("10.0.1.{gateway}").into(),
             groups: self.layout.clone(),
             timing,
         };
@@ -33,6 +34,9 @@ impl World {
             applying: BTreeMap::new(),
             naming: BTreeMap::new(),
             version: 0,
+            paths: BTreeMap::new(),
+            direct: direct::Direct::default(),
+            shown: BTreeMap::new(),
         };
         let place = &mut self.gateways[gateway];
         (place.process, place.silent) = (Some(process), false);
@@ -70,7 +74,7 @@ impl World {
         self.draining.remove(&process.instance);
     }
 
-    /// The owner's reservations are those of the record.
+    /// The owner's reservations are those of the record, and those that other gateways show.
     pub(super) fn compare_reservations(&self) {
         let processes = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
         for process in processes {
@@ -81,7 +85,20 @@ impl World {
                 let stands = &stands.view().reservations;
                 assert_eq!(has.registrants(), stands.registrants(), "registrations of {volume}");
                 assert_eq!(has.held_reservation(), stands.held_reservation(), "reservation of {volume}");
+                self.compare_shown(process.instance, *volume, stands);
             }
+        }
+    }
+
+    fn compare_shown(&self, owner: InstanceId, volume: Uuid, stands: &volume::reservation::Reservations) {
+        let group = GroupId(u32::from(volume.0[0]));
+        let others = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
+        for other in others.filter(|other| other.instance != owner) {
+            if other.paths.get(&group) != Some(&PathState::NonOptimized) {
+                continue;
+            }
+            let (_, shown) = other.shown.get(&volume).expect("a linked gateway was shown the volume");
+            assert_eq!(*shown.record, *snapshot_of(stands), "{} shows old state of {volume}", other.instance);
         }
     }
 
@@ -113,6 +130,30 @@ impl World {
     /// What the record of a volume holds.
     pub(in crate::tests) fn record(&self, volume: Uuid) -> Option<Arc<[u8]>> {
         self.cluster.record(volume).map(|record| record.bytes)
+    }
+
+    pub(super) fn restart(&mut self, gateway: usize, cause: RestartCause) {
+        match cause {
+            RestartCause::Blocklisted | RestartCause::Expelled | RestartCause::TermLost(_) => {}
+            RestartCause::NoMemberSpace
+            | RestartCause::NameTaken
+            | RestartCause::Undecidable
+            | RestartCause::Damaged(..) => {
+                panic!("{cause}")
+            }
+        }
+        self.checks.tally.fenced += 1;
+        self.end_process(gateway, false);
+        let delay = self.rng.between(50, 400) * MS;
+        self.after(delay, Event::Start(gateway));
+    }
+
+    /// What each process is to each group, for a test that fails.
+    pub(super) fn state(&self) -> String {
+        let processes = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
+        let roles: Vec<String> =
+            processes.map(|process| format!("{}: {}", process.instance, process.member.roles())).collect();
+        format!("{roles:?}, pending {:?}, locks {:?}", self.pending, self.cluster.locks)
     }
 
     pub(super) fn resume(&mut self, gateway: usize, until: u64) {
