@@ -19,7 +19,7 @@ use volume::{IoId, Op};
 
 use crate::iscsi::{self, IscsiPath};
 use crate::nvme::{self, NvmePath};
-use crate::path::{Path, PathEvent, Protocol, ReservationOp};
+use crate::path::{LostController, Path, PathEvent, Protocol, ReservationOp};
 use crate::raw_command::RawCommand;
 use crate::secret::Secret;
 use crate::trace::Trace;
@@ -401,6 +401,9 @@ impl Path for AnyPath {
         fn fence(&mut self, cx: &mut Cx<'_>);
         fn target_portals(&self) -> Option<(&str, &[SocketAddr])>;
         fn set_fence_portals(&mut self, portals: Vec<SocketAddr>);
+        fn lost_controllers(&self) -> Vec<LostController>;
+        fn reset_controller(&mut self, cx: &mut Cx<'_>, controller: &LostController) -> bool;
+        fn handle_controller_reset(&mut self, cx: &mut Cx<'_>, controller: &LostController);
         fn recheck_access(&mut self);
         fn lost_command_lifetime(&self) -> Duration;
         fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);

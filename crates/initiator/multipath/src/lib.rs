@@ -38,7 +38,7 @@ pub use any_path::{
 };
 pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{
-    DownReason, IoError, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations,
+    DownReason, IoError, LostController, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations,
     VolumeInfo,
 };
 pub use raw_command::{

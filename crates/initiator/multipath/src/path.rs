@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use buf::{Cx, Payload};
 use endpoint::OutboundSockets;
+use nvme::{ControllerInstance, HostId, Nqn};
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{Failure, Geometry, Identity, IoId, Op, Outcome, PathAccess, Uuid};
 
@@ -129,6 +130,20 @@ pub enum DownReason {
     Ended,
 }
 
+/// A controller that a path has lost, and that another one of its subsystem may reset for its host (Cross-Controller
+/// Reset; NVMe Base 2.3 §8.3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostController {
+    /// Its subsystem.
+    pub subsystem: Nqn,
+    /// Its host,
+    pub host: Nqn,
+    /// and that one's identifier.
+    pub host_id: HostId,
+    /// Which life of which controller it is.
+    pub instance: ControllerInstance,
+}
+
 /// What a path tells.
 #[derive(Debug)]
 pub enum PathEvent {
@@ -158,6 +173,13 @@ pub enum PathEvent {
     RawDone(RawCompletion),
     /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
     Fenced,
+    /// What [`Path::reset_controller`] began has ended.
+    ControllerReset {
+        /// Which.
+        controller: LostController,
+        /// Whether the controller is reset, so that nothing of it can reach the medium any more. If not, nothing is known.
+        is_reset: bool,
+    },
     /// There is no connection any more. The path stays down until [`Path::connect`].
     Down(DownReason),
 }
@@ -198,6 +220,19 @@ pub trait Path: OutboundSockets {
     /// Portals by which other paths reach the same target: what this path loses is ended by them where its own
     /// are out of reach.
     fn set_fence_portals(&mut self, portals: Vec<SocketAddr>);
+    /// Controllers that this path has lost, whose commands may land still, and that may be reset by another path; at most
+    /// a few.
+    fn lost_controllers(&self) -> Vec<LostController> {
+        Vec::new()
+    }
+    /// Has the target reset a controller that a path, this one or another, has lost;
+    /// [`PathEvent::ControllerReset`] follows, at the latest before [`PathEvent::Down`]. False: this path cannot, or has
+    /// tried already since it came up.
+    fn reset_controller(&mut self, _cx: &mut Cx<'_>, _controller: &LostController) -> bool {
+        false
+    }
+    /// A controller is reset: if it is one that this path has lost, that is not waited for any more.
+    fn handle_controller_reset(&mut self, _cx: &mut Cx<'_>, _controller: &LostController) {}
     /// How long after the loss of its connection commands of this path may still be carried out, as far as is
     /// known now: for who goes on after this process has died, and can fence nothing.
     fn lost_command_lifetime(&self) -> Duration;

@@ -18,6 +18,7 @@ impl Opcode {
     pub const GET_FEATURES: Opcode = Opcode(0x0a);
     pub const ASYNC_EVENT_REQUEST: Opcode = Opcode(0x0c);
     pub const KEEP_ALIVE: Opcode = Opcode(0x18);
+    pub const CROSS_CONTROLLER_RESET: Opcode = Opcode(0x38);
 }
 
 fn admin_sqe(opcode: Opcode, nsid: u32) -> Sqe {

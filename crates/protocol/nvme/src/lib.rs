@@ -20,6 +20,7 @@
 pub mod admin;
 pub mod async_event;
 pub mod auth;
+pub mod controller_reset;
 pub mod cqe;
 pub mod fabrics;
 pub mod failpoint;
@@ -37,6 +38,7 @@ pub mod status;
 pub mod tls;
 mod transfer_max;
 
+pub use controller_reset::ControllerInstance;
 pub use cqe::{Completion, Cqe};
 pub use key_interchange::{KeyError, KeyFlaw, KeyKind};
 pub use name::{HostId, Nqn};

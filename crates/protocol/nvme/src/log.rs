@@ -27,6 +27,7 @@ impl LogPageId {
     pub const ANA: LogPageId = LogPageId(0x0c);
     pub const FEATURE_EFFECTS: LogPageId = LogPageId(0x12);
     pub const MANAGEMENT_EFFECTS: LogPageId = LogPageId(0x13);
+    pub const CROSS_CONTROLLER_RESET: LogPageId = LogPageId(0x1e);
     pub const DISCOVERY: LogPageId = LogPageId(0x70);
     pub const RESERVATION: LogPageId = LogPageId(0x80);
 }

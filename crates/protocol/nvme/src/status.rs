@@ -60,6 +60,8 @@ impl Status {
     pub const FEATURE_NOT_SAVEABLE: Status = command_specific(0x0d);
     pub const FEATURE_NOT_CHANGEABLE: Status = command_specific(0x0e);
     pub const FEATURE_NOT_NAMESPACE_SPECIFIC: Status = command_specific(0x0f);
+    pub const CROSS_CONTROLLER_RESET_IN_PROGRESS: Status = command_specific(0x3f);
+    pub const CROSS_CONTROLLER_RESET_LIMIT_EXCEEDED: Status = command_specific(0x41);
     pub const INVALID_PROTECTION_INFO: Status = command_specific(0x81);
     pub const WRITE_TO_READ_ONLY_RANGE: Status = command_specific(0x82);
     pub const COMMAND_SIZE_LIMIT_EXCEEDED: Status = command_specific(0x83);

@@ -54,4 +54,7 @@ pub use spec::{
     ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity, IoQueueConnect,
     KeepAliveLimits, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
-pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerListQuery, ControllerStep, QueueKey, Step};
+pub use step::{
+    CommandKey, ComputeId, ControllerEnd, ControllerListQuery, ControllerResetAnswer, ControllerResetRequest,
+    ControllerStep, QueueKey, Step,
+};

@@ -2,11 +2,12 @@
 
 use nvme::auth::{DhComputation, FailureExplanation};
 use nvme::tls::GeneratedPsk;
-use nvme::{Completion, Nqn};
+use nvme::{Completion, ControllerInstance, Nqn};
 use volume::{CommandStep, ShardId};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
+use crate::spec::HostIdentity;
 
 /// Something for the caller to do.
 pub type Step = CommandStep<CommandKey, Completion, ControllerStep>;
@@ -21,6 +22,24 @@ pub enum ControllerStep {
         id: u64,
         /// Which controllers are asked for.
         of: ControllerListQuery,
+    },
+    /// Ask every shard, this one too, to reset this controller ([`Server::reset_controller`](crate::Server::reset_controller)).
+    /// Void once the command has ended.
+    ResetController {
+        /// The question's number.
+        id: u64,
+        /// Which.
+        request: ControllerResetRequest,
+    },
+    /// Carry this answer to the shard that asked; [`Server::handle_reset_answer`](crate::Server::handle_reset_answer)
+    /// follows there.
+    AnswerReset {
+        /// Where.
+        to: ShardId,
+        /// The question's number.
+        id: u64,
+        /// The answer.
+        answer: ControllerResetAnswer,
     },
     /// Carry this to a shard, perhaps this one; `Server::handle_queue_message` follows there. Messages for one
     /// shard stay in order.
@@ -86,6 +105,28 @@ pub struct ControllerListQuery {
     pub nsid: Option<u32>,
 }
 
+/// Which controller a host wants to be reset (Cross-Controller Reset).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerResetRequest {
+    /// Which life of which controller.
+    pub instance: ControllerInstance,
+    /// The subsystem of the controller that was asked,
+    pub subsystem: Nqn,
+    /// and its host: only its own controllers there are reset.
+    pub host: HostIdentity,
+}
+
+/// What a shard answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerResetAnswer {
+    /// Nothing of this controller can run here any more, or ever did.
+    Gone,
+    /// It is another host's, or of another subsystem.
+    NotPermitted,
+    /// Too many wait for controllers of this shard to end.
+    Busy,
+}
+
 /// What ended a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerEnd {
@@ -103,6 +144,8 @@ pub enum ControllerEnd {
     RefusedByHost(FailureExplanation),
     /// Too much waits to be computed for hosts that have still to authenticate.
     Overloaded,
+    /// Its host had it reset by another controller.
+    CrossControllerReset,
     /// We ended it: its subsystem, its host's leave or its port is gone.
     Removed,
 }
@@ -118,6 +161,7 @@ impl ControllerEnd {
             | ControllerEnd::Silent
             | ControllerEnd::QueueLost
             | ControllerEnd::Overloaded
+            | ControllerEnd::CrossControllerReset
             | ControllerEnd::Removed => false,
         }
     }
@@ -140,6 +184,7 @@ impl core::fmt::Display for ControllerEnd {
             ControllerEnd::Overloaded => {
                 "too much waits to be computed for hosts that have still to authenticate"
             }
+            ControllerEnd::CrossControllerReset => "its host had it reset by another controller",
             ControllerEnd::Removed => "it may not be there any more, as things are configured",
         })
     }

@@ -372,6 +372,7 @@ impl BringupState {
             ("KATO", format!("{} ms", settings.times.keep_alive.as_millis())),
             ("TBKAS", yes(controller.any_traffic_keeps_alive)),
             ("CQT", format!("{} ms", controller.quiesce.as_millis())),
+            ("CCRL", controller.peer_resets.to_string()),
             ("ONCS", format!("{:#06x}", controller.oncs)),
             ("fused compare and write", yes(controller.fused)),
             ("VWC", yes(controller.write_cache)),

@@ -9,6 +9,7 @@ use nvme::identify::{
     IdentifyController, IdentifyIndependentNamespace, IdentifyNamespace, NamespaceIdentifiers,
 };
 use nvme::log::ana;
+use nvme::ControllerInstance;
 use nvme::property::ControllerCapabilities;
 use volume::{Geometry, PathAccess, Uuid};
 
@@ -65,6 +66,10 @@ pub(super) struct ControllerFacts {
     /// Groups of paths, if their state is told.
     pub(super) ana_groups: Option<u32>,
     pub(super) logs_by_offset: bool,
+    /// By what another controller may be asked to reset it; `None`: it does not say.
+    pub(super) instance: Option<ControllerInstance>,
+    /// How many resets of other controllers it may have under way (CCRL); 0: it does none.
+    pub(super) peer_resets: u8,
     /// Atomics of namespaces without their own, in blocks.
     atomic: u32,
     atomic_powerfail: u32,
@@ -146,6 +151,13 @@ impl ControllerFacts {
             retry_delays: said.crdt.map(|units| delay(units.get())),
             ana_groups: ana.then_some(said.nanagrpid.get().min(ANA_GROUPS_MAX)),
             logs_by_offset: said.lpa & IdentifyController::LPA_OFFSET != 0,
+            instance: Some(ControllerInstance {
+                cntlid,
+                uniquifier: said.ciu,
+                random_number: said.cirn.get(),
+            })
+            .filter(|instance| instance.uniquifier != 0 && instance.random_number != 0),
+            peer_resets: said.ccrl,
             atomic: u32::from(said.awun.get()) + 1,
             atomic_powerfail: u32::from(said.awupf.get()) + 1,
             compare_and_write: u32::from(said.acwu.get()) + 1,

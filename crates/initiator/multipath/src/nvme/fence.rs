@@ -11,7 +11,7 @@ use stream::earliest;
 
 use super::queue_links::{LinkLoss, QueueId};
 use super::{AdminPurpose, NvmePath, PathPhase};
-use crate::{DownReason, PathEvent};
+use crate::{DownReason, LostController, PathEvent};
 
 /// Between two looks at CSTS.
 pub(super) const CSTS_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -23,23 +23,35 @@ pub(super) struct ControllerFence {
     pub(super) asked: bool,
     /// The fate of something that may change blocks is unknown.
     pub(super) unknown: bool,
-    /// When the controllers that were lost must have given up.
-    until: Option<Time>,
+    /// Controllers that were lost, and could not be stopped; at most [`LOST_MAX`].
+    lost: Vec<LostAssociation>,
     reset: Option<ControllerReset>,
     /// The controller closed this admin queue in good order.
     ended: Option<QueueId>,
 }
 
+/// How many lost controllers are told apart. Each waits for a time that ends, and a path comes up in between.
+const LOST_MAX: usize = 16;
+
+/// A controller that was lost.
+#[derive(Debug)]
+struct LostAssociation {
+    /// By what it may be reset; `None`: it cannot be.
+    controller: Option<LostController>,
+    /// When it must have given up.
+    until: Time,
+}
+
 /// A controller that is being stopped by its admin queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct ControllerReset {
     admin: QueueId,
     /// When it must have stopped.
     until: Time,
     /// When to look again.
     next: Option<Time>,
-    /// When it must have given up, if it cannot be stopped.
-    otherwise: Time,
+    /// What is waited for if it cannot be stopped.
+    otherwise: LostAssociation,
 }
 
 impl ControllerFence {
@@ -52,20 +64,32 @@ impl ControllerFence {
 
     /// Whether this queue stops its controller.
     pub(super) fn is_resetting_by(&self, who: QueueId) -> bool {
-        self.reset.is_some_and(|reset| reset.admin == who)
+        self.reset.as_ref().is_some_and(|reset| reset.admin == who)
     }
 
     /// A time that is over is named only if something follows from it: not while a controller is being
     /// stopped, nor while the path is `closing`.
     pub(super) fn poll_timeout(&self, closing: bool) -> Option<Time> {
         let waits = self.asked && self.reset.is_none() && !closing;
-        let waited = if waits { self.until } else { None };
-        let reset = self.reset.map(|reset| reset.next.map_or(reset.until, |next| next.min(reset.until)));
+        let waited = waits.then(|| self.lost.iter().map(|lost| lost.until).max().unwrap_or(Time(0)));
+        let reset = self.reset.as_ref();
+        let reset = reset.map(|reset| reset.next.map_or(reset.until, |next| next.min(reset.until)));
         earliest(waited, reset)
     }
 
-    fn extend_wait_until(&mut self, time: Time) {
-        self.until = Some(self.until.map_or(time, |until| until.max(time)));
+    fn wait_for(&mut self, now: Time, lost: LostAssociation) {
+        self.lost.retain(|before| before.until > now);
+        if self.lost.len() < LOST_MAX {
+            self.lost.push(lost);
+        } else if let Some(last) = self.lost.last_mut() {
+            *last = LostAssociation { controller: None, until: last.until.max(lost.until) };
+        }
+    }
+
+    /// Controllers that are waited for, and that may be reset by others.
+    pub(super) fn lost_controllers(&self) -> Vec<LostController> {
+        let resetting = self.reset.iter().map(|reset| &reset.otherwise);
+        self.lost.iter().chain(resetting).filter_map(|lost| lost.controller.clone()).collect()
     }
 }
 
@@ -74,12 +98,17 @@ impl NvmePath {
     pub(super) fn start_controller_reset(&mut self, cx: &mut Cx<'_>) {
         let admin = self.admin_queue();
         let ended = self.fence.ended == Some(admin);
-        let otherwise = cx.now
-            + self.bringup.lost_command_lifetime(
-                &self.settings,
-                self.known.map(|facts| facts.controller),
-                ended,
-            );
+        let controller = self.known.map(|facts| facts.controller);
+        let lifetime = self.bringup.lost_command_lifetime(&self.settings, controller, ended);
+        let otherwise = LostAssociation {
+            controller: controller.and_then(|facts| facts.instance).map(|instance| LostController {
+                subsystem: self.settings.subsystem.clone(),
+                host: self.settings.host.clone(),
+                host_id: self.settings.host_id,
+                instance,
+            }),
+            until: cx.now + lifetime,
+        };
         if self.known.is_none() {
             // It never carried an operation.
             self.links.close_link(cx, admin, CloseMode::Abort);
@@ -87,7 +116,7 @@ impl NvmePath {
         }
         // Of two that are to be stopped, the older one's time is waited.
         if let Some(before) = self.fence.reset.take() {
-            self.fence.extend_wait_until(before.otherwise);
+            self.fence.wait_for(cx.now, before.otherwise);
             self.admin_commands.forget_queue(before.admin);
             self.links.close_link(cx, before.admin, CloseMode::Abort);
         }
@@ -108,7 +137,7 @@ impl NvmePath {
             self.fence.reset = Some(ControllerReset { admin, until, next: None, otherwise });
         } else {
             self.links.close_link(cx, admin, CloseMode::Abort);
-            self.fence.extend_wait_until(otherwise);
+            self.fence.wait_for(cx.now, otherwise);
         }
     }
 
@@ -134,7 +163,7 @@ impl NvmePath {
         }
         self.fence.reset = None;
         self.links.close_link(cx, who, CloseMode::Close);
-        if self.fence.until.is_none() && !matches!(self.state, PathPhase::Closing(_)) {
+        if self.fence.lost.is_empty() && !matches!(self.state, PathPhase::Closing(_)) {
             self.fence.unknown = false;
         }
         self.run_fence_timers(cx);
@@ -145,13 +174,23 @@ impl NvmePath {
         if let Some(reset) = self.fence.reset.take() {
             self.admin_commands.forget_queue(reset.admin);
             self.links.close_link(cx, reset.admin, CloseMode::Abort);
-            self.fence.extend_wait_until(reset.otherwise);
+            self.fence.wait_for(cx.now, reset.otherwise);
         }
     }
 
+    /// A controller was reset by another one. If it is one of ours, it is not waited for.
+    pub(super) fn handle_lost_controller_reset(&mut self, cx: &mut Cx<'_>, controller: &LostController) {
+        let is_meant = |lost: &LostAssociation| lost.controller.as_ref() == Some(controller);
+        self.fence.lost.retain(|lost| !is_meant(lost));
+        if let Some(reset) = self.fence.reset.take_if(|reset| is_meant(&reset.otherwise)) {
+            self.admin_commands.forget_queue(reset.admin);
+            self.links.close_link(cx, reset.admin, CloseMode::Abort);
+        }
+        self.run_fence_timers(cx);
+    }
+
     pub(super) fn run_fence_timers(&mut self, cx: &mut Cx<'_>) {
-        if let Some(reset) = self.fence.reset.filter(|reset| reset.until <= cx.now) {
-            debug_assert!(self.fence.is_resetting_by(reset.admin));
+        if self.fence.reset.as_ref().is_some_and(|reset| reset.until <= cx.now) {
             self.handle_reset_failed(cx);
         }
         if let Some(reset) = self.fence.reset.as_mut()
@@ -169,8 +208,9 @@ impl NvmePath {
         if !self.fence.asked || self.fence.reset.is_some() || matches!(self.state, PathPhase::Closing(_)) {
             return;
         }
-        if !self.fence.unknown || self.fence.until.is_none_or(|until| until <= cx.now) {
-            (self.fence.asked, self.fence.unknown, self.fence.until) = (false, false, None);
+        if !self.fence.unknown || self.fence.lost.iter().all(|lost| lost.until <= cx.now) {
+            (self.fence.asked, self.fence.unknown) = (false, false);
+            self.fence.lost.clear();
             self.events.push_back(PathEvent::Fenced);
         }
     }

@@ -14,7 +14,8 @@
 //! or three times if any traffic keeps the association alive, plus its Command Quiesce Time (NVMe Base 2.1
 //! §9.6). If the admin queue was closed in good order, the association has ended for the controller too, and
 //! one KATO is enough. Less is not: a middlebox may have closed the connection, and a busy processor of the
-//! controller may be late in reading its sockets.
+//! controller may be late in reading its sockets. It ends sooner if another controller of the subsystem resets the
+//! lost one (`cross_reset`).
 //!
 //! Invariants:
 //! - Each operation ends once; [`PathEvent::Down`] follows the last of them.
@@ -24,6 +25,7 @@ mod admin_commands;
 mod association_start;
 mod bringup;
 mod controller_watch;
+mod cross_reset;
 mod discovery;
 mod discovery_watch;
 mod down_reasons;
@@ -51,7 +53,7 @@ use stream::{Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
-use crate::{DownReason, Path, PathEvent, Protocol, RawCommand, ReservationOp, VolumeInfo};
+use crate::{DownReason, LostController, Path, PathEvent, Protocol, RawCommand, ReservationOp, VolumeInfo};
 
 pub use discovery::{
     CONTROLLERS_MAX, DiscoveredSubsystem, Discovery, DiscoveryReport, RECORDS_MAX, REFERRAL_HOPS_MAX,
@@ -62,6 +64,7 @@ pub use settings::{IO_QUEUES_MAX, QUEUE_DEPTH_MAX, Settings, Timeouts};
 use admin_commands::PendingAdminCommands;
 use bringup::{BringupState, BringupStep};
 use controller_watch::{ControllerWatch, Recheck};
+use cross_reset::PeerResets;
 use fence::ControllerFence;
 use io_queues::IoQueues;
 use operation::{PathFacts, PendingOperation};
@@ -85,6 +88,10 @@ enum AdminPurpose {
     KeepAlive,
     /// The end of an operation.
     Abort,
+    /// Another controller is to be reset: the one that has this number here.
+    PeerReset(u32),
+    /// Whether it is.
+    PeerResetLog(u32),
     /// EN = 0 was written, to fence.
     Disable,
     /// Whether RDY = 0.
@@ -140,6 +147,7 @@ pub struct NvmePath {
     retry: Option<Time>,
     watch: ControllerWatch,
     fence: ControllerFence,
+    peer_resets: PeerResets,
 }
 
 impl NvmePath {
@@ -166,6 +174,7 @@ impl NvmePath {
             retry: None,
             watch: ControllerWatch::default(),
             fence: ControllerFence::default(),
+            peer_resets: PeerResets::default(),
         }
     }
 
@@ -237,6 +246,8 @@ impl NvmePath {
             AdminPurpose::Recheck(recheck) => self.handle_recheck_ended(cx, recheck, cqe, payload),
             AdminPurpose::Event => self.handle_async_event(cx, cqe),
             AdminPurpose::KeepAlive => self.handle_keep_alive_ended(cx, cqe),
+            AdminPurpose::PeerReset(number) => self.handle_peer_reset_ended(cx, number, cqe),
+            AdminPurpose::PeerResetLog(number) => self.handle_peer_reset_log(cx, number, cqe, &payload),
             // What it was for ends by itself, or by the next time-out.
             AdminPurpose::Abort => {}
             AdminPurpose::Shutdown | AdminPurpose::ShutDown => {
@@ -300,6 +311,7 @@ impl NvmePath {
         self.admin_commands.forget_queue(admin);
         self.watch = ControllerWatch::default();
         self.retry = None;
+        self.end_peer_resets();
         self.start_controller_reset(cx);
         // What waits has not been sent.
         while let Some(tag) = self.parked.pop_front() {
@@ -338,6 +350,7 @@ impl NvmePath {
         self.run_watch_timers(cx);
         self.check_operation_timeouts(cx);
         self.run_fence_timers(cx);
+        self.run_peer_reset_timers(cx);
     }
 
     /// What was computed for queues that come up.
@@ -391,7 +404,12 @@ impl OutboundSockets for NvmePath {
         ];
         let clocks = clocks.into_iter().fold(None, earliest);
         let own =
-            [self.watch.poll_timeout(up), self.fence.poll_timeout(closing), self.bringup.poll_timeout()];
+            [
+                self.watch.poll_timeout(up),
+                self.fence.poll_timeout(closing),
+                self.bringup.poll_timeout(),
+                self.peer_resets.poll_timeout(),
+            ];
         own.into_iter().fold(clocks, earliest)
     }
 
@@ -438,12 +456,24 @@ impl Path for NvmePath {
         self.run_fence_timers(cx);
     }
 
-    /// A controller belongs to its association, and no other one ends it.
+    /// A controller belongs to its association, and no Connect ends another one.
     fn target_portals(&self) -> Option<(&str, &[SocketAddr])> {
         None
     }
 
     fn set_fence_portals(&mut self, _portals: Vec<SocketAddr>) {}
+
+    fn lost_controllers(&self) -> Vec<LostController> {
+        self.fence.lost_controllers()
+    }
+
+    fn reset_controller(&mut self, cx: &mut Cx<'_>, controller: &LostController) -> bool {
+        self.start_peer_reset(cx, controller)
+    }
+
+    fn handle_controller_reset(&mut self, cx: &mut Cx<'_>, controller: &LostController) {
+        self.handle_lost_controller_reset(cx, controller);
+    }
 
     /// The controller tells, and where it does not, it is asked with each keep-alive.
     fn recheck_access(&mut self) {}

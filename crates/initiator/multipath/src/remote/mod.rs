@@ -19,6 +19,7 @@
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
 
+mod controller_resets;
 mod dispatch;
 mod path_registering;
 mod path_slot;
@@ -50,7 +51,7 @@ pub use report::{PathCounters, PathInfo, PathProblem, PathState, VolumeEvent, Vo
 pub use reservation::{RESERVATION_OPS_MAX, ReservationReply};
 pub use settings::{ExpectedVolume, IN_WORK_MAX, VolumeSettings, matches_serial};
 
-use crate::path::{PATHS_MAX, Path, VolumeInfo};
+use crate::path::{LostController, PATHS_MAX, Path, VolumeInfo};
 use crate::raw_command::RawError;
 use path_registering::HostRegistrations;
 use path_slot::{PathSlot, PathSlots};
@@ -106,6 +107,8 @@ pub struct RemoteVolume<P> {
     registrations: HostRegistrations,
     replies: VecDeque<ReservationReply>,
     raw: RawCommands,
+    /// Controllers that a path is resetting.
+    resets: Vec<LostController>,
     /// Sockets and connections that are wanted, and whose they are.
     links: SmallVec<[(LinkId, u8); 4]>,
     dials: SmallVec<[(DialId, u8, DialId); 4]>,
@@ -176,6 +179,7 @@ impl<P: Path> RemoteVolume<P> {
             registrations: HostRegistrations::default(),
             replies: VecDeque::new(),
             raw: RawCommands::default(),
+            resets: Vec::new(),
             links: SmallVec::new(),
             dials: SmallVec::new(),
             next_dial: 0,

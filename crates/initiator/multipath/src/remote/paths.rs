@@ -46,6 +46,9 @@ impl<P: Path> RemoteVolume<P> {
             PathEvent::Changed(info) => self.handle_path_changed(cx, index, info),
             PathEvent::ReservationsChanged => self.events.changed = true,
             PathEvent::Fenced => self.handle_path_fenced(cx, index),
+            PathEvent::ControllerReset { controller, is_reset } => {
+                self.handle_controller_reset(cx, &controller, is_reset)
+            }
             PathEvent::ReservationReply { id, how } => self.handle_reservation_ended(cx, index, id, how),
             PathEvent::RawDone(done) => self.handle_raw_command_ended(cx, index, done),
             PathEvent::Down(why) => self.handle_path_down(cx, index, why),
@@ -65,6 +68,7 @@ impl<P: Path> RemoteVolume<P> {
                 self.mark_pending(index);
             }
         }
+        self.start_controller_resets(cx);
         self.process_cancels(cx);
         self.tasks.release_held_writes();
         self.dispatch_queued(cx);

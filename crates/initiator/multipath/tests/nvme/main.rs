@@ -1,5 +1,6 @@
 //! A path over NVMe/TCP against our own target's side, in one process without sockets.
 
+mod cross_resets;
 mod discovery;
 mod discovery_watch;
 mod doubt;

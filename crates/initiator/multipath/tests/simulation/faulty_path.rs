@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Path, PathEvent, Protocol, RawCommand, ReservationOp};
+use blockwire_multipath::{AnyPath, LostController, Path, PathEvent, Protocol, RawCommand, ReservationOp};
 use buf::{Cx, Payload, Time};
 use endpoint::{CloseMode, LinkId, OutboundSockets};
 use volume::{IoId, Op};
@@ -92,6 +92,15 @@ impl Path for FaultyPath {
     }
     fn set_fence_portals(&mut self, portals: Vec<std::net::SocketAddr>) {
         self.inner.set_fence_portals(portals);
+    }
+    fn lost_controllers(&self) -> Vec<LostController> {
+        self.inner.lost_controllers()
+    }
+    fn reset_controller(&mut self, cx: &mut Cx<'_>, controller: &LostController) -> bool {
+        self.inner.reset_controller(cx, controller)
+    }
+    fn handle_controller_reset(&mut self, cx: &mut Cx<'_>, controller: &LostController) {
+        self.inner.handle_controller_reset(cx, controller);
     }
     fn recheck_access(&mut self) {
         self.inner.recheck_access();

@@ -1,6 +1,6 @@
 //! The Identify Controller structures (NVMe Base §5.17.2.1; NVM command set §4.1.5.2, §4.1.5.4).
 
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::IDENTIFY_LEN;
@@ -31,7 +31,10 @@ pub struct IdentifyController {
     pub cntrltype: u8,
     pub fguid: [u8; 16],
     pub crdt: [U16; 3],
-    pub reserved_134: [u8; 119],
+    pub crcap: u8,
+    pub ciu: u8,
+    pub cirn: U64,
+    pub reserved_144: [u8; 109],
     pub nvmsr: u8,
     pub vwci: u8,
     pub mec: u8,
@@ -78,7 +81,8 @@ pub struct IdentifyController {
     pub msdbd: u8,
     pub ofcs: U16,
     pub dctype: u8,
-    pub reserved_1807: [u8; 2289],
+    pub ccrl: u8,
+    pub reserved_1808: [u8; 2288],
 }
 
 const _: () = assert!(size_of::<IdentifyController>() == IDENTIFY_LEN);

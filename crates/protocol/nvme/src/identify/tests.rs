@@ -18,6 +18,7 @@ fn the_controller_structure_has_its_fields_at_their_offsets() {
     }
     at!(vid 0, ssvid 2, sn 4, mn 24, fr 64, rab 72, ieee 73, cmic 76, mdts 77, cntlid 78, ver 80);
     at!(rtd3r 84, rtd3e 88, oaes 92, ctratt 96, rrls 100, cntrltype 111, fguid 112, crdt 128, nvmsr 253);
+    at!(crcap 134, ciu 135, cirn 136, ccrl 1807);
     at!(vwci 254, mec 255, oacs 256, acl 258, aerl 259, frmw 260, lpa 261, elpe 262, npss 263, kas 320);
     at!(anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, cqt 386, sqes 512, cqes 513, maxcmd 514, nn 516);
     at!(oncs 520, fuses 522, fna 524, vwc 525, awun 526, awupf 528, icsvscc 530, nwpc 531, acwu 532);

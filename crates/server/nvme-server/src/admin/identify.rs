@@ -15,6 +15,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::AdminOutcome;
 use crate::context::ServedVolume;
+use crate::controller::reset::RESETS_MAX;
 use crate::controller::{Controller, RETRY_DELAY, abort, ana, async_events, error_log};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 use crate::server::Server;
@@ -176,6 +177,8 @@ fn io_controller_data(server: &Server, controller: &Controller) -> Data {
     data.oaes = U32::new(Data::OAES_NAMESPACE_ATTRIBUTE | Data::OAES_ANA_CHANGE);
     data.ctratt = U32::new(Data::CTRATT_HOST_ID_128 | Data::CTRATT_TRAFFIC_KEEP_ALIVE);
     data.cntrltype = Data::TYPE_IO;
+    (data.ciu, data.cirn) = (controller.instance.uniquifier, U64::new(controller.instance.random_number));
+    data.ccrl = RESETS_MAX;
     data.nvmsr = 1;
     data.acl = (abort::ABORTS_MAX - 1) as u8;
     // One slot, read only.

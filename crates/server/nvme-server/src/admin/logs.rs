@@ -4,6 +4,7 @@
 //! completely, then the requested part is cut out; bytes beyond its end are zero.
 
 use buf::{Cx, Time};
+use nvme::controller_reset::EMPTY_LOG;
 use nvme::log::effects::{self, CommandEffects};
 use nvme::log::health::{SmartHealthLog, to_data_units};
 use nvme::log::{self, GetLogPage, LogPageId};
@@ -31,6 +32,7 @@ const LOG_PAGES: &[LogPageId] = &[
     LogPageId::ANA,
     LogPageId::FEATURE_EFFECTS,
     LogPageId::MANAGEMENT_EFFECTS,
+    LogPageId::CROSS_CONTROLLER_RESET,
     LogPageId::RESERVATION,
 ];
 
@@ -159,6 +161,8 @@ fn log_page_outcome(server: &mut Server, cntlid: u16, page: GetLogPage) -> Resul
         LogPageId::MANAGEMENT_EFFECTS => slice_page(&[0; 4096], page),
         LogPageId::ANA => slice_page(&controller.ana.log_page(page.specific & 1 != 0), page),
         LogPageId::RESERVATION => slice_page(&controller.notices.log_page(page.offset, page.retain), page),
+        // Each reset is complete when its command is.
+        LogPageId::CROSS_CONTROLLER_RESET => slice_page(&EMPTY_LOG, page),
         LogPageId::DISCOVERY => discovery_log(controller, page),
         _ => Err(Status::INVALID_LOG_PAGE.with_do_not_retry()),
     };
@@ -226,7 +230,7 @@ fn health_log(controller: &Controller, now: Time) -> SmartHealthLog {
 }
 
 /// What the admin commands do.
-const ADMIN_EFFECTS: [(u8, CommandEffects); 8] = [
+const ADMIN_EFFECTS: [(u8, CommandEffects); 9] = [
     (0x02, CommandEffects::SUPPORTED),
     (0x06, CommandEffects::SUPPORTED),
     (0x08, CommandEffects::SUPPORTED),
@@ -235,6 +239,7 @@ const ADMIN_EFFECTS: [(u8, CommandEffects); 8] = [
     (0x0a, CommandEffects::SUPPORTED),
     (0x0c, CommandEffects::SUPPORTED),
     (0x18, CommandEffects::SUPPORTED),
+    (0x38, CommandEffects::SUPPORTED),
     (0x7f, CommandEffects::SUPPORTED),
 ];
 

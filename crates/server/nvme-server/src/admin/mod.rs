@@ -10,12 +10,13 @@ pub(crate) mod fabrics;
 pub(crate) mod features;
 mod identify;
 pub(crate) mod logs;
+mod reset;
 
 use buf::{Cx, MemoryClass, Pool, Sg};
 use nvme::feature::{GetFeatures, SetFeatures};
 use nvme::identify::Identify;
 use nvme::log::GetLogPage;
-use nvme::{Completion, Opcode, Sqe, Status};
+use nvme::{Completion, ControllerInstance, Opcode, Sqe, Status};
 use volume::{Refusal, RequestId};
 
 use crate::context::memory_class;
@@ -150,7 +151,8 @@ pub(crate) fn retry_waiting(server: &mut Server, cx: &mut Cx<'_>, key: CommandKe
         | AdminWait::VolumeRequest(_)
         | AdminWait::Abort { .. }
         | AdminWait::Reports { .. }
-        | AdminWait::ControllerList { .. } => {
+        | AdminWait::ControllerList { .. }
+        | AdminWait::Reset { .. } => {
             answer_unless_later(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
         }
     }
@@ -233,6 +235,9 @@ fn execute_admin_command(
             let done = controller.start_abort(&mut server.context.steps, key, cid, sqe.cdw(10))?;
             Ok(done.map_or(AdminOutcome::Later, AdminOutcome::Done))
         }
+        Opcode::CROSS_CONTROLLER_RESET if !controller.is_discovery() => {
+            reset::start_reset(server, cntlid, (key, cid), ControllerInstance::parse(sqe))
+        }
         Opcode::ASYNC_EVENT_REQUEST => {
             let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, AdminWait::Event));
             if events.count() >= EVENT_REQUESTS_MAX {
@@ -264,6 +269,7 @@ pub(crate) fn handle_data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey,
         | AdminWait::Abort { .. }
         | AdminWait::Reports { .. }
         | AdminWait::ControllerList { .. }
+        | AdminWait::Reset { .. }
         | AdminWait::Memory(_)
         | AdminWait::MemoryForPage(_)
         | AdminWait::MemoryForList(..) => Err(Status::INTERNAL_ERROR),

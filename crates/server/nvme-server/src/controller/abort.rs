@@ -77,6 +77,7 @@ impl Controller {
                     | AdminWait::Feature(_)
                     | AdminWait::Reports { .. }
                     | AdminWait::ControllerList { .. }
+                    | AdminWait::Reset { .. }
                     | AdminWait::Memory(_)
                     | AdminWait::MemoryForPage(_)
                     | AdminWait::MemoryForList(..)

@@ -152,6 +152,7 @@ impl Controllers {
             self.move_timer(ControllerTimer::Controller(cntlid), armed, None);
             self.here.remove(&cntlid);
             steps.push_back(Step::Other(ControllerStep::ControllerGone { cntlid, why }));
+            self.answer_reset_waiters(steps, cntlid);
         }
     }
 

@@ -15,6 +15,7 @@ mod lifecycle;
 mod open_controller;
 mod queue_messages;
 pub(crate) mod reservation_notices;
+pub(crate) mod reset;
 mod timeouts;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::property::{ControllerConfiguration, ControllerStatus};
+use nvme::{ControllerInstance, Status};
 use volume::{IdSpace, RequestId, ShardId};
 
 use crate::discovery::DiscoveryEntries;
@@ -44,6 +46,8 @@ pub(crate) const RETRY_DELAY: u16 = 1;
 pub(crate) struct Controller {
     pub(crate) spec: ControllerSpec,
     pub(crate) association: u64,
+    /// By what other controllers may be asked to reset this life of it.
+    pub(crate) instance: ControllerInstance,
     pub(crate) admin: QueueKey,
     /// Ascending by NSID, each once.
     pub(crate) namespaces: Arc<[NamespaceEntry]>,
@@ -124,6 +128,8 @@ pub(crate) enum AdminWait {
     /// Each shard's answer which controllers it has: so many have come, with these. The list begins at
     /// `from`.
     ControllerList { id: u64, from: u16, answers: u16, found: Vec<u16> },
+    /// Each shard's answer to a Cross-Controller Reset: so many have come. `status`: how it ends so far.
+    Reset { id: u64, instance: ControllerInstance, answers: u16, status: Status },
     /// Memory for its answer; it has done nothing yet.
     Memory(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.
@@ -140,6 +146,8 @@ pub(crate) struct Controllers {
     associations: u64,
     requests: u64,
     lists: u64,
+    /// Who waits for the end of a controller of this shard.
+    pub(crate) resets: Vec<reset::ResetWaiter>,
 }
 
 /// What a timer is for.

@@ -12,7 +12,7 @@ use super::ana::AnaGroups;
 use super::async_events::{AsyncEventKind, AsyncEvents};
 use super::error_log::ErrorLog;
 use super::feature_values::FeatureValues;
-use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, reservation_notices};
+use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, reservation_notices, reset};
 use crate::authentication::RequiredAuthentication;
 use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
@@ -34,6 +34,7 @@ impl Server {
         let namespaces = sort_and_dedup_by_nsid(spec.namespaces.clone());
         let mut controller = Controller {
             association,
+            instance: reset::new_instance(cx.entropy, spec.cntlid, association),
             admin: QueueKey(u32::MAX),
             namespaces,
             configuration: ControllerConfiguration::default(),

@@ -384,6 +384,17 @@ impl World {
                     self.cores[shard].server.handle_shard_controllers(&mut cx, id, shards, &here);
                 }
             }
+            Step::Other(ControllerStep::ResetController { id, request }) => {
+                for asked in 0..self.cores.len() {
+                    self.cores[asked].server.reset_controller((ShardId(shard as u16), id), &request);
+                    self.steps(asked);
+                }
+            }
+            Step::Other(ControllerStep::AnswerReset { to, id, answer }) => {
+                let shards = self.cores.len() as u16;
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                self.cores[usize::from(to.0)].server.handle_reset_answer(&mut cx, id, shards, answer);
+            }
             Step::Other(ControllerStep::QueueMessage { to, message }) if self.linked => {
                 self.mail.push_back(Mail::Queue(to, message))
             }

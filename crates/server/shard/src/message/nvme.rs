@@ -8,7 +8,10 @@ use nvme::auth::{DhComputation, DhGroup, DhResult, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::tls::PskIdentity;
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, ControllerListQuery, IoQueueConnect, QueueCounters, QueueMessage, QueueSpec};
+use nvme_server::{
+    ComputeId, ControllerListQuery, ControllerResetAnswer, ControllerResetRequest, IoQueueConnect, QueueCounters,
+    QueueMessage, QueueSpec,
+};
 use nvme_tcp::QueueHandoff;
 use tls::Psk;
 
@@ -45,6 +48,10 @@ pub enum NvmeMessage {
     ListControllers(ShardId, u64, Box<ControllerListQuery>),
     /// The answer.
     ControllersListed(u64, Vec<u16>),
+    /// To every shard: reset this controller if it is yours. The question's number is the asking shard's.
+    ResetController(ShardId, u64, Box<ControllerResetRequest>),
+    /// The answer.
+    ResetAnswered(u64, ControllerResetAnswer),
     /// From a controller to its queue, or back.
     Queue(QueueMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a host of this

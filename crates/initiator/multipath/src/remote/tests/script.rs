@@ -15,7 +15,9 @@ use volume::{
 
 use super::super::{RemoteVolume, VolumeSettings};
 use crate::RawCommand;
-use crate::path::{DownReason, IoError, Path, PathEvent, Protocol, ReservationOp, Reservations, VolumeInfo};
+use crate::path::{
+    DownReason, IoError, LostController, Path, PathEvent, Protocol, ReservationOp, Reservations, VolumeInfo,
+};
 
 /// What a path was given, and what it will say.
 #[derive(Default)]
@@ -40,6 +42,12 @@ pub struct Script {
     pub lands_longer: Duration,
     /// Flushes are given back.
     pub no_flushes: bool,
+    /// Controllers that it has lost.
+    pub lost: Vec<LostController>,
+    /// Whether it can have controllers reset, which it was asked to reset, and of which it was told.
+    pub can_reset: bool,
+    pub resets: Vec<LostController>,
+    pub told_reset: Vec<LostController>,
 }
 
 /// A path in the hands of a test.
@@ -123,6 +131,20 @@ impl Path for Scripted {
         None
     }
     fn set_fence_portals(&mut self, _: Vec<std::net::SocketAddr>) {}
+    fn lost_controllers(&self) -> Vec<LostController> {
+        self.0.borrow().lost.clone()
+    }
+    fn reset_controller(&mut self, _: &mut Cx<'_>, controller: &LostController) -> bool {
+        let mut script = self.0.borrow_mut();
+        let asks = script.can_reset && !script.resets.contains(controller);
+        if asks {
+            script.resets.push(controller.clone());
+        }
+        asks
+    }
+    fn handle_controller_reset(&mut self, _: &mut Cx<'_>, controller: &LostController) {
+        self.0.borrow_mut().told_reset.push(controller.clone());
+    }
     fn recheck_access(&mut self) {}
     fn lost_command_lifetime(&self) -> Duration {
         Duration::from_secs(60) + self.0.borrow().lands_longer

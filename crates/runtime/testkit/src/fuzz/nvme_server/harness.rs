@@ -327,6 +327,19 @@ impl Harness {
                     })
                 });
             }
+            Step::Other(ControllerStep::ResetController { id, request }) => {
+                for asked in 0..self.cores.len() {
+                    self.with_shard(asked, |core, _| {
+                        core.server.reset_controller((ShardId(shard as u16), id), &request)
+                    });
+                }
+            }
+            Step::Other(ControllerStep::AnswerReset { to, id, answer }) => {
+                let shards = self.cores.len() as u16;
+                self.with_shard(usize::from(to.0), |core, cx| {
+                    core.server.handle_reset_answer(cx, id, shards, answer)
+                });
+            }
             Step::Other(ControllerStep::QueueMessage { to, message }) => {
                 self.mail.push_back(HarnessMessage::Queue(to, message))
             }

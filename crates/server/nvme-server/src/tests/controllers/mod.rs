@@ -10,6 +10,7 @@ mod identify;
 mod life;
 mod logs;
 mod queues;
+mod resets;
 
 use std::sync::Arc;
 

@@ -280,6 +280,12 @@ impl NvmeFront {
             NvmeMessage::ControllersListed(id, here) => {
                 self.server.handle_shard_controllers(cx, id, parts.shards, &here)
             }
+            NvmeMessage::ResetController(from, id, request) => {
+                self.server.reset_controller((from, id), &request)
+            }
+            NvmeMessage::ResetAnswered(id, answer) => {
+                self.server.handle_reset_answer(cx, id, parts.shards, answer)
+            }
             NvmeMessage::Queue(message) => self.server.handle_queue_message(cx, message),
             NvmeMessage::Computed(id, outcome) => self.server.handle_computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.server.handle_not_computed(cx, id),

@@ -26,6 +26,15 @@ impl NvmeFront {
                     Message::Nvme(NvmeMessage::ListControllers(from, id, Box::new(of.clone())))
                 });
             }
+            ControllerStep::ResetController { id, request } => {
+                let from = parts.id;
+                parts.outbox.broadcast(|| {
+                    Message::Nvme(NvmeMessage::ResetController(from, id, Box::new(request.clone())))
+                });
+            }
+            ControllerStep::AnswerReset { to, id, answer } => {
+                parts.outbox.post(to, Message::Nvme(NvmeMessage::ResetAnswered(id, answer)));
+            }
             ControllerStep::QueueMessage { to, message } => {
                 parts.outbox.post(to, Message::Nvme(NvmeMessage::Queue(message)));
             }
