@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-tls bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -18,6 +18,7 @@ help:
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
+	@echo "make bench-tls    our target and initiator over NVMe/TCP with TLS and without: MB/s, and processor time per I/O"
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
 	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
@@ -124,6 +125,9 @@ bench-iscsi:
 
 bench-nvme:
 	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-nvme.sh $(BENCH)
+
+bench-tls:
+	@tests/bench/bench-tls.sh $(BENCH)
 
 bench-host:
 	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-host.sh $(BENCH)

@@ -78,6 +78,8 @@ SPEC is KIND:ARGUMENT[,key=value]...
                    completes
   direct           bypass the page cache
   thin=on|off      free unmapped blocks (on, except for devices)
+  thin_threshold=PERCENT
+                   tell initiators when so much is allocated (none)
   removable        report a removable medium
   tas=on|off       report TASK ABORTED for commands that another initiator
                    aborts (on)
@@ -291,6 +293,8 @@ mod tests {
             "path list a",
             "path set a --port 2 --state inaccessible",
             "path set a --group 1 --state optimized --json",
+            "path set a --port 1 --preferred on",
+            "path set a --state standby --preferred off",
             "connection list",
             "connection show 3 --json",
             "connection show 3 --latency",

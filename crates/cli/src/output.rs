@@ -544,6 +544,7 @@ mod tests {
             target: None,
             addresses: Vec::new(),
             state: "optimized".into(),
+            preferred: false,
         };
         let mut shown = volume("demo");
         shown.namespaces = vec![NamespaceExportReport {

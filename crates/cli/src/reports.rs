@@ -110,7 +110,7 @@ pub struct PathReport {
     pub protocol: &'static str,
     /// `connecting`, `up`, `registering`, `fencing`, `waiting`, `given-up` or `closed`.
     pub state: &'static str,
-    /// ALUA or ANA: `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `transition`.
+    /// ALUA or ANA: `optimized`, `non-optimized`, `standby`, `inaccessible`, `persistent-loss` or `transition`.
     pub access: Option<&'static str>,
     /// Commands that may be in flight.
     pub depth: Option<u32>,
@@ -167,6 +167,7 @@ fn access_word(access: PathAccess) -> &'static str {
     match access {
         PathAccess::Optimized => "optimized",
         PathAccess::NonOptimized => "non-optimized",
+        PathAccess::Standby => "standby",
         PathAccess::Inaccessible => "inaccessible",
         PathAccess::PersistentLoss => "persistent-loss",
         PathAccess::Transition => "transition",

@@ -190,8 +190,9 @@ fn reservation_request(verb: ReservationVerb) -> (DaemonArgs, Request) {
 fn path_request(verb: PathVerb) -> (DaemonArgs, Request) {
     match verb {
         PathVerb::List { volume, daemon } => (daemon, Request::PathList { name: volume }),
-        PathVerb::Set { volume, port, group, state, daemon } => {
-            (daemon, Request::PathSet { name: volume, port, group, state })
+        PathVerb::Set { volume, port, group, state, preferred, daemon } => {
+            let preferred = preferred.map(|on| on == OnOff::On);
+            (daemon, Request::PathSet { name: volume, port, group, state, preferred })
         }
     }
 }

@@ -208,8 +208,8 @@ pub enum PathVerb {
     /// Set the state of paths to a volume; hosts of both protocols are notified
     #[command(
         after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again, \
-        over restarts too.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
-        blockwire path set db --state optimized"
+        over restarts too. NVMe has no standby, and shows it as inaccessible; nor has it preferred paths.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
+        blockwire path set db --state optimized\n  blockwire path set db --port 1 --preferred on"
     )]
     Set {
         /// The volume
@@ -220,9 +220,13 @@ pub enum PathVerb {
         /// Only through ports of this portal group
         #[arg(long, value_name = "TAG", conflicts_with = "port")]
         group: Option<u16>,
-        /// optimized, non-optimized, inaccessible, persistent-loss or transition
-        #[arg(long, value_parser = parse_path_state)]
-        state: String,
+        /// optimized, non-optimized, standby, inaccessible, persistent-loss or
+        /// transition
+        #[arg(long, value_parser = parse_path_state, required_unless_present = "preferred")]
+        state: Option<String>,
+        /// Whether the paths are preferred, which SCSI hosts are told
+        #[arg(long, value_name = "on|off", value_enum)]
+        preferred: Option<OnOff>,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,

@@ -21,13 +21,14 @@ pub fn path_table(terminal: Terminal, paths: &[VolumePathReport]) -> DisplayText
             path.protocol.clone(),
             path.group.to_string(),
             path.state.clone(),
+            if path.preferred { "yes" } else { "-" }.to_owned(),
             path_addresses(path),
             or_dash(path.target.as_deref()),
         ]
     });
     render_table(
         terminal,
-        ["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES", "TARGET"],
+        ["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "PREFERRED", "ADDRESSES", "TARGET"],
         rows.collect(),
         "no paths",
     )

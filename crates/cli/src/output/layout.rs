@@ -137,7 +137,7 @@ impl AddAssign<DisplayText> for DisplayText {
 fn state_emphasis(cell: &str) -> Option<Emphasis> {
     match cell {
         "inaccessible" | "persistent-loss" | "FAILED" | "fails" => Some(Emphasis::Problem),
-        "non-optimized" | "transition" | "stopped" => Some(Emphasis::Warning),
+        "non-optimized" | "standby" | "transition" | "stopped" => Some(Emphasis::Warning),
         "optimized" | "serving" | "ready" => Some(Emphasis::Good),
         _ if cell.starts_with("FAILED: ") => Some(Emphasis::Problem),
         _ if cell.starts_with("waits ") || cell.starts_with("unknown: ") => Some(Emphasis::Warning),

@@ -114,8 +114,22 @@ fn a_path_is_closed_and_opened_over_both() {
     daemon.ask(&format!("path set disk --port {} --state optimized", nvme["port"]));
     host.read(0).good();
     assert_eq!(settled(&mut session, &[0; 6]), (2, Some((2, 4, 12))), "the other port stays closed");
+    // Standby serves no blocks, but reservations; over NVMe it is inaccessible.
+    daemon.ask("path set disk --state standby");
+    assert_eq!(states(&daemon), all("standby"));
+    assert_eq!(host.read(0).status, ANA_INACCESSIBLE);
+    assert_eq!(settled(&mut session, &[0; 6]), (2, Some((2, 4, 11))));
+    let keys = session.command(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0], Data::In(8)).unwrap();
+    assert_eq!(keys.status, 0, "PERSISTENT RESERVE IN: {keys:?}");
     daemon.ask("path set disk --state optimized");
     assert_eq!(settled(&mut session, &[0; 6]), (0, None));
+    let preferred = |daemon: &Daemon| {
+        let list = daemon.ask_json("path list disk");
+        list.as_array().unwrap().iter().map(|path| path["preferred"] == true).collect::<Vec<_>>()
+    };
+    daemon.ask(&format!("path set disk --port {} --preferred on", nvme["port"]));
+    assert_eq!(preferred(&daemon), [false, true]);
+    assert_eq!(states(&daemon), all("optimized"));
     assert_eq!(daemon.run("path set disk --state closed").status.code(), Some(2));
     assert_eq!(daemon.run("path set disk --port 99 --state optimized").status.code(), Some(21));
 }
@@ -131,7 +145,7 @@ fn path_states_and_protection_outlast_the_daemon() {
         let path = ports.as_array().unwrap().iter().find(|path| path["protocol"] == protocol).unwrap();
         path["port"].clone()
     };
-    daemon.ask(&format!("path set disk --port {} --state inaccessible", of("iscsi")));
+    daemon.ask(&format!("path set disk --port {} --state inaccessible --preferred on", of("iscsi")));
     daemon.ask("volume set disk --read-only on");
     daemon.kill();
     let daemon = place.serve(config, &BOTH);
@@ -141,6 +155,9 @@ fn path_states_and_protection_outlast_the_daemon() {
     assert_eq!(host.read(1).good(), [0; 512]);
     assert_eq!(host.write(1, &[1; 512]).status, WRITE_PROTECTED);
     assert_eq!(daemon.ask_json("volume show disk")["standing"]["write_protected"], true);
+    let kept = daemon.ask_json("path list disk");
+    let preferred = kept.as_array().unwrap().iter().filter(|path| path["preferred"] == true);
+    assert_eq!(preferred.map(|path| path["protocol"].clone()).collect::<Vec<_>>(), ["iscsi"]);
     daemon.ask("path set disk --state optimized");
     daemon.ask("volume set disk --read-only off");
     daemon.kill();

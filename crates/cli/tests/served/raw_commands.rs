@@ -95,3 +95,24 @@ fn nvme_commands_go_by_the_admin_queue_and_by_an_io_queue() {
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert!(said.contains("status type 0h, code 80h"), "{said}");
 }
+
+#[test]
+fn formats_of_either_protocol_make_every_block_zero_for_both() {
+    let (place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "a");
+    let data = place.path("data");
+    fs::write(&data, [0x42; 512]).unwrap();
+    let format: [(&str, &[&str]); 2] = [
+        (&iscsi, &["scsi", &iscsi, "04", "00", "00", "00", "00", "00"]),
+        (&nvme, &["nvme", "admin-passthru", &nvme, "-o", "0x80", "-n", "1", "--cdw10=0x200"]),
+    ];
+    for (by, words) in format {
+        let other = if by == iscsi { &nvme } else { &iscsi };
+        good(&["write", other, "--input", data.to_str().unwrap(), "--offset", "4096"]);
+        assert_eq!(good(&["read", by, "--offset", "4096", "--length", "512"]), [0x42; 512]);
+        good(words);
+        for url in [&iscsi, &nvme] {
+            assert_eq!(good(&["read", url, "--offset", "4096", "--length", "512"]), [0; 512]);
+        }
+    }
+}

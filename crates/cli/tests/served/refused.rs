@@ -414,6 +414,8 @@ fn a_path_that_cannot_be_set_stays_as_it_is() {
     Stage::new().refuses(&[
         ("path set nobody --state inaccessible", 21, "nobody"),
         ("path set a --port 9 --state inaccessible", 21, "no such path"),
+        ("path set a --port 1", 2, "--state"),
+        ("path set nobody --preferred on", 21, "nobody"),
         ("path set a --group 9 --state inaccessible", 21, "no such path"),
         ("path set a --port 1 --group 1 --state inaccessible", 2, "--group"),
         ("path set a --state asleep", 2, "asleep"),

@@ -45,14 +45,22 @@ pub struct PendingChange {
 impl VolumeAuthority {
     /// A volume that was opened with what its record kept.
     pub(crate) fn new(facts: VolumeFacts, geometry: Geometry, kept: PersistentState) -> Self {
-        let PersistentState { reservations, bad, access, write_protected, host_protection, owes_sanitize } =
-            kept;
+        let PersistentState {
+            reservations,
+            bad,
+            access,
+            preferred,
+            write_protected,
+            host_protection,
+            owes_sanitize,
+        } = kept;
         // The volume may have shrunk while it was closed.
         let bad = bad.without_span(Span { lba: geometry.blocks, blocks: u64::MAX });
         let view = View::from(VolumeState {
             reservations,
             bad: Arc::new(bad),
             access,
+            preferred,
             write_protected,
             host_protection,
             owes_sanitize,
@@ -91,6 +99,7 @@ impl VolumeAuthority {
         match request {
             VolumeRequest::Reserve { who, action } => self.plan_reservation_action(who, action),
             VolumeRequest::SetAccess { ports, to, by } => Ok(self.plan_path_access(ports, *to, by.as_ref())),
+            VolumeRequest::SetPreferred { ports, on } => Ok(self.plan_preferred_paths(ports, *on)),
             VolumeRequest::Resize(geometry) => self.plan_resize(*geometry),
             VolumeRequest::WriteProtect(on) => Ok(self.plan_write_protect(*on)),
             VolumeRequest::BackingReadOnly(on) => Ok(self.plan_backing_read_only(*on)),
@@ -109,7 +118,8 @@ impl VolumeAuthority {
                 ..self.plan_unchanged()
             }),
             VolumeRequest::NexusLost(who) => Ok(self.plan_nexus_loss(who)),
-            VolumeRequest::SanitizeStart => self.plan_sanitize_start(),
+            VolumeRequest::SanitizeStart => self.plan_sanitize_start(UnservableReason::Sanitizing(0)),
+            VolumeRequest::FormatStart => self.plan_sanitize_start(UnservableReason::Formatting(0)),
             VolumeRequest::SanitizeEnd { done } => self.plan_sanitize_end(*done),
             VolumeRequest::SanitizeForgive => {
                 let change = self.plan_ready(UnservableReason::SanitizeFailed)?;
@@ -164,6 +174,20 @@ impl VolumeAuthority {
             vec![notice_to_others(by, NoticeCause::AccessChanged)]
         };
         PendingChange { drain: !to.allows_io(), notices, ..change }
+    }
+
+    fn plan_preferred_paths(&self, ports: &[PortId], on: bool) -> PendingChange {
+        let change = self.plan_state_change(|standing| {
+            standing.preferred.retain(|port| !ports.contains(port));
+            if on {
+                standing.preferred.extend(ports);
+                standing.preferred.sort_unstable();
+                standing.preferred.dedup();
+            }
+        });
+        let differs = change.view.preferred != self.view.preferred;
+        let notices = if differs { vec![notice_to_all(NoticeCause::AccessChanged)] } else { vec![] };
+        PendingChange { notices, ..change }
     }
 
     /// What the blocks are like from now on.
@@ -315,7 +339,10 @@ impl VolumeAuthority {
             Some(UnservableReason::Stopped) if why == UnservableReason::NoMedium => {
                 Ok(self.plan_readiness(Some(why)))
             }
-            Some(other) if other != why || matches!(why, UnservableReason::Sanitizing(_)) => {
+            Some(other)
+                if other != why
+                    || matches!(why, UnservableReason::Sanitizing(_) | UnservableReason::Formatting(_)) =>
+            {
                 Err(Refusal::NotReady(other))
             }
             Some(_) => Ok(self.plan_unchanged()),
@@ -336,18 +363,18 @@ impl VolumeAuthority {
         PendingChange { drain: true, ..self.plan_state_change(|standing| standing.not_ready = why) }
     }
 
-    fn plan_sanitize_start(&self) -> Result<PendingChange, Refusal> {
+    /// `running`: of a sanitize, or of a format.
+    fn plan_sanitize_start(&self, running: UnservableReason) -> Result<PendingChange, Refusal> {
         let change = match self.view.not_ready {
-            Some(UnservableReason::SanitizeFailed) => {
-                self.plan_readiness(Some(UnservableReason::Sanitizing(0)))
-            }
-            Some(_) | None => self.plan_unready(UnservableReason::Sanitizing(0))?,
+            Some(UnservableReason::SanitizeFailed) => self.plan_readiness(Some(running)),
+            Some(_) | None => self.plan_unready(running)?,
         };
         Ok(with_sanitize_owed(change, true))
     }
 
     fn plan_sanitize_end(&self, done: bool) -> Result<PendingChange, Refusal> {
-        if self.view.not_ready != Some(UnservableReason::Sanitizing(0)) {
+        let (sanitizes, formats) = (UnservableReason::Sanitizing(0), UnservableReason::Formatting(0));
+        if !self.view.not_ready.is_some_and(|why| why == sanitizes || why == formats) {
             return Err(Refusal::InvalidAction);
         }
         let change = self.plan_state_change(|standing| {
@@ -359,6 +386,12 @@ impl VolumeAuthority {
             }
         });
         Ok(PendingChange { notices: vec![notice_to_all(NoticeCause::SanitizeDone)], ..change })
+    }
+
+    /// Nothing changes but what initiators are told.
+    pub(crate) fn plan_thin_notice(&self) -> PendingChange {
+        let notice = Notice { to: NoticeReceivers::Initiators, cause: NoticeCause::ThinThresholdReached };
+        PendingChange { notices: vec![notice], ..self.plan_unchanged() }
     }
 
     fn plan_reset(&self) -> PendingChange {

@@ -338,6 +338,8 @@ pub enum UnservableReason {
     NoMedium,
     /// A sanitize runs; progress in 65536ths.
     Sanitizing(u16),
+    /// A format runs, which is a sanitize by another name; progress in 65536ths. If it fails, so has a sanitize.
+    Formatting(u16),
     /// The last sanitize failed.
     SanitizeFailed,
     /// A failed sync has put the contents in doubt: reopen the volume.

@@ -57,6 +57,8 @@ pub enum NoticeCause {
     MediumChanged,
     /// A sanitize ended (sanitize completed event).
     SanitizeDone,
+    /// The volume uses more than the threshold of its configuration (38/07; nothing in NVMe).
+    ThinThresholdReached,
     /// The receiver's tasks were ended by another (2F/00).
     TasksCleared,
     /// The logical unit was reset (29/03).

@@ -12,6 +12,7 @@
 //!   never `Ok`.
 
 mod request_queue;
+mod thin_threshold;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,10 +30,12 @@ use crate::owner_messages::{
 use crate::record::{self, PersistentState, RecordError};
 use crate::requester::Identity;
 use crate::reservation::Reservations;
+use crate::shared_gate_state::SharedGateState;
 use crate::view::View;
 
 pub use request_queue::REQUESTS_MAX;
 use request_queue::{QueuedRequest, RequestQueue};
+use thin_threshold::ThinThreshold;
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
 const OPERATOR_NOTICES_MAX: usize = 16;
@@ -77,6 +80,7 @@ pub struct VolumeOwner {
     updates: VecDeque<ViewUpdate>,
     answers: VecDeque<VolumeAnswer>,
     remarks: VecDeque<OperatorNotice>,
+    thin_threshold: Option<ThinThreshold>,
 }
 
 #[derive(Debug)]
@@ -153,7 +157,14 @@ impl VolumeOwner {
             updates: VecDeque::new(),
             answers: VecDeque::new(),
             remarks: VecDeque::new(),
+            thin_threshold: None,
         })
+    }
+
+    /// Tells hosts and the operator from now on when the volume's threshold is reached: the one of
+    /// [`SharedGateState::set_thin_threshold_percent`], of what its gauge says.
+    pub fn watch_thin_threshold(&mut self, shared: SharedGateState) {
+        self.thin_threshold = Some(ThinThreshold::new(shared));
     }
 
     /// The truth as it is sent to every core. Gates are made with it.
@@ -298,7 +309,20 @@ impl VolumeOwner {
                 RequestStage::Late { .. } => self.push_answer(from, id, Err(Refusal::NotFenced)),
             }
         }
+        self.check_thin_threshold(now);
         self.process_requests(now);
+    }
+
+    fn check_thin_threshold(&mut self, now: Time) {
+        let geometry = self.volume.view().geometry;
+        let Some(allocated) = self.thin_threshold.as_mut().and_then(|thin| thin.check(now, &geometry)) else {
+            return;
+        };
+        self.push_view_update(self.volume.plan_thin_notice(), None);
+        self.push_operator_notice(OperatorNotice::ThinThreshold {
+            allocated,
+            capacity: geometry.capacity_bytes(),
+        });
     }
 
     /// When [`VolumeOwner::handle_timeout`] wants to be called, if at all.
@@ -306,7 +330,8 @@ impl VolumeOwner {
     pub fn poll_timeout(&self) -> Option<Time> {
         let again = self.amending.as_ref().map(|amending| amending.again);
         let deadline = self.current.as_ref().map(RequestInProgress::deadline);
-        again.into_iter().chain(deadline).min()
+        let thin = self.thin_threshold.as_ref().map(ThinThreshold::next_check);
+        again.into_iter().chain(deadline).chain(thin).min()
     }
 
     /// State to be made durable.

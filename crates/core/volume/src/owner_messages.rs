@@ -49,6 +49,13 @@ pub enum VolumeRequest {
         /// Who asked, if a host did: it is not told.
         by: Option<Arc<Identity>>,
     },
+    /// Whether the operator prefers the paths by these ports.
+    SetPreferred {
+        /// The ports.
+        ports: Vec<PortId>,
+        /// Whether they are preferred from now on.
+        on: bool,
+    },
     /// What the blocks are like now, above all how many. Growing: after the backend has grown;
     /// shrinking: before it shrinks.
     Resize(Geometry),
@@ -110,6 +117,8 @@ pub enum VolumeRequest {
     /// Fences the volume for a sanitize: from the answer on only [`Op::Sanitize`](crate::Op) is let
     /// through, which the asker then submits.
     SanitizeStart,
+    /// The same for a format ([`VolumeRequest::SanitizeEnd`] ends it).
+    FormatStart,
     /// The sanitize that was started ended.
     SanitizeEnd {
         /// Whether every block was made unreadable; else the volume stays closed.
@@ -158,12 +167,14 @@ impl VolumeRequest {
             VolumeRequest::AbortTasks { of } => Some(of),
             VolumeRequest::NexusLost(who) => Some(who),
             VolumeRequest::Resize(_)
+            | VolumeRequest::SetPreferred { .. }
             | VolumeRequest::WriteProtect(_)
             | VolumeRequest::BackingReadOnly(_)
             | VolumeRequest::Stop
             | VolumeRequest::Start => None,
             VolumeRequest::Reset
             | VolumeRequest::SanitizeStart
+            | VolumeRequest::FormatStart
             | VolumeRequest::SanitizeEnd { .. }
             | VolumeRequest::SanitizeForgive => None,
             VolumeRequest::Withdraw | VolumeRequest::Remove => None,
@@ -177,6 +188,7 @@ impl VolumeRequest {
             VolumeRequest::Reserve { action: Action::LegacyReserve | Action::LegacyRelease, .. } => false,
             VolumeRequest::Reserve { .. }
             | VolumeRequest::SetAccess { .. }
+            | VolumeRequest::SetPreferred { .. }
             | VolumeRequest::WriteProtect(_) => true,
             VolumeRequest::WriteProtectByHost { .. }
             | VolumeRequest::MarkBad { .. }
@@ -192,7 +204,9 @@ impl VolumeRequest {
             VolumeRequest::ClearTasks { .. }
             | VolumeRequest::AbortTasks { .. }
             | VolumeRequest::Resize(_) => false,
-            VolumeRequest::SanitizeStart | VolumeRequest::SanitizeForgive => true,
+            VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeForgive => {
+                true
+            }
             // One that has failed is recorded as it was while it ran.
             VolumeRequest::SanitizeEnd { done } => *done,
             VolumeRequest::BackingReadOnly(_) | VolumeRequest::Withdraw | VolumeRequest::Remove => false,
@@ -206,6 +220,7 @@ impl VolumeRequest {
             VolumeRequest::Resize(_) | VolumeRequest::BackingReadOnly(_) => true,
             VolumeRequest::Reserve { .. }
             | VolumeRequest::SetAccess { .. }
+            | VolumeRequest::SetPreferred { .. }
             | VolumeRequest::WriteProtect(_) => false,
             VolumeRequest::WriteProtectByHost { .. }
             | VolumeRequest::HostSettings { .. }
@@ -216,7 +231,9 @@ impl VolumeRequest {
             | VolumeRequest::Start
             | VolumeRequest::Reset => false,
             VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
-            VolumeRequest::SanitizeStart | VolumeRequest::SanitizeForgive => false,
+            VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeForgive => {
+                false
+            }
             VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } | VolumeRequest::Withdraw => false,
         }
     }
@@ -304,6 +321,13 @@ pub enum OperatorNotice {
     NotFlushed,
     /// What the volume lies on has no space for a write.
     NoSpace,
+    /// A thin volume has so much allocated as its threshold says.
+    ThinThreshold {
+        /// Bytes.
+        allocated: u64,
+        /// Of so many.
+        capacity: u64,
+    },
     /// A host wanted more blocks marked bad than are kept.
     BadBlocksFull {
         /// Who.

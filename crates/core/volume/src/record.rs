@@ -2,11 +2,12 @@
 //! write protection, and whether a sanitize was begun that has not ended well. Versioned, checksummed, bound to the volume's UUID.
 //!
 //! ```text
-//! "BWPR" version=5 flags uuid[16] reservations (see `reservation/saved.rs`)
+//! "BWPR" version=6 flags uuid[16] reservations (see `reservation/saved.rs`)
 //! count(u16) × { lba(u64) blocks(u16) }     bad blocks; none in version 1
 //! protection(u8)                            1 by the operator, 2 by a host; from version 3 on; 4 a sanitize is
 //!                                           owed; from version 4 on
-//! count(u16) × { port(u16) state(u8) }      paths that are not optimized; from version 3 on
+//! count(u16) × { port(u16) state(u8) }      paths that are not optimized; from version 3 on; the uppermost bit of the
+//!                                           state: preferred; from version 6 on
 //! crc32c(u32) of all before; numbers little-endian
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 pub(crate) mod reader;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,20 +29,25 @@ use reader::RecordReader;
 
 const MAGIC: &[u8; 4] = b"BWPR";
 /// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize. Up to
-/// version 4 all iSCSI targets had their portal groups' port numbers ([`renumber_ports`]).
-const VERSION: u8 = 5;
+/// version 4 all iSCSI targets had their portal groups' port numbers ([`renumber_ports`]). Version 5 knew no preferred
+/// paths and no standby.
+const VERSION: u8 = 6;
+
+/// The bit of a path's state that says that it is preferred.
+const PREFERRED: u8 = 0x80;
 
 const FLAG_PROTECTED_BY_OPERATOR: u8 = 1;
 const FLAG_PROTECTED_BY_HOST: u8 = 2;
 const FLAG_SANITIZE_OWED: u8 = 4;
 
 /// States of paths, by their numbers in the record.
-const ACCESS_CODES: [PathAccess; 5] = [
+const ACCESS_CODES: [PathAccess; 6] = [
     PathAccess::Optimized,
     PathAccess::NonOptimized,
     PathAccess::Inaccessible,
     PathAccess::PersistentLoss,
     PathAccess::Transition,
+    PathAccess::Standby,
 ];
 
 /// What of a volume outlives power.
@@ -50,6 +57,7 @@ pub(crate) struct PersistentState {
     pub(crate) bad: Arc<BadBlocks>,
     /// Ascending, none of them optimized.
     pub(crate) access: Vec<(PortId, PathAccess)>,
+    pub(crate) preferred: Vec<PortId>,
     pub(crate) write_protected: bool,
     pub(crate) host_protection: HostWriteProtection,
     pub(crate) owes_sanitize: bool,
@@ -61,6 +69,7 @@ impl PersistentState {
             reservations: standing.reservations.clone(),
             bad: standing.bad.clone(),
             access: standing.access.clone(),
+            preferred: standing.preferred.clone(),
             write_protected: standing.write_protected,
             host_protection: standing.host_protection,
             owes_sanitize: standing.owes_sanitize,
@@ -99,11 +108,22 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// The record's bytes: of the reservations everything, or only that nothing is to be kept.
+/// Each path that is not optimized, or is preferred, with its code, ascending.
 #[expect(clippy::expect_used, reason = "the table has every state")]
+fn path_codes(kept: &PersistentState) -> BTreeMap<PortId, u8> {
+    let code =
+        |state| ACCESS_CODES.iter().position(|known| *known == state).expect("the table has every state");
+    let mut codes: BTreeMap<PortId, u8> =
+        kept.access.iter().map(|(port, state)| (*port, code(*state) as u8)).collect();
+    kept.preferred.iter().for_each(|port| *codes.entry(*port).or_default() |= PREFERRED);
+    codes
+}
+
+/// The record's bytes: of the reservations everything, or only that nothing is to be kept.
 pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
-    let PersistentState { reservations, bad, access, .. } = kept;
-    let lists = reservations.registrants().len() * 64 + bad.spans().len() * 10 + access.len() * 3;
+    let PersistentState { reservations, bad, .. } = kept;
+    let paths = path_codes(kept);
+    let lists = reservations.registrants().len() * 64 + bad.spans().len() * 10 + paths.len() * 3;
     let mut out = Vec::with_capacity(64 + lists);
     out.extend_from_slice(MAGIC);
     out.push(VERSION);
@@ -120,11 +140,10 @@ pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
         if kept.host_protection == HostWriteProtection::Lasting { FLAG_PROTECTED_BY_HOST } else { 0 };
     let sanitize = if kept.owes_sanitize { FLAG_SANITIZE_OWED } else { 0 };
     out.push(by_operator | by_host | sanitize);
-    out.extend_from_slice(&(access.len() as u16).to_le_bytes());
-    for (port, state) in access {
-        let state = ACCESS_CODES.iter().position(|known| known == state).expect("the table has every state");
+    out.extend_from_slice(&(paths.len() as u16).to_le_bytes());
+    for (port, code) in paths {
         out.extend_from_slice(&port.0.to_le_bytes());
-        out.push(state as u8);
+        out.push(code);
     }
     out.extend_from_slice(&buf::crc32c::crc32c(&out).to_le_bytes());
     out
@@ -218,24 +237,33 @@ fn restore_body(
         if protection & FLAG_PROTECTED_BY_HOST != 0 {
             kept.host_protection = HostWriteProtection::Lasting;
         }
-        kept.access = restore_access(from)?;
+        restore_paths(from, version, &mut kept)?;
     }
     Some(kept)
 }
 
-fn restore_access(from: &mut RecordReader<'_>) -> Option<Vec<(PortId, PathAccess)>> {
+/// Paths that are not optimized, and those that are preferred.
+fn restore_paths(from: &mut RecordReader<'_>, version: u8, kept: &mut PersistentState) -> Option<()> {
     let count = u16::from_le_bytes(from.array()?);
-    let mut access: Vec<(PortId, PathAccess)> = Vec::new();
+    let mut last = None;
     for _ in 0..count {
         let port = PortId(u16::from_le_bytes(from.array()?));
-        let [state] = from.array()?;
-        let state = *ACCESS_CODES.get(usize::from(state)).filter(|state| **state != PathAccess::Optimized)?;
-        if access.last().is_some_and(|(last, _)| *last >= port) {
+        let [code] = from.array()?;
+        let is_preferred = version > 5 && code & PREFERRED != 0;
+        let code = if is_preferred { code & !PREFERRED } else { code };
+        let state = *ACCESS_CODES.get(usize::from(code))?;
+        if last.is_some_and(|last| last >= port) || (state == PathAccess::Optimized && !is_preferred) {
             return None;
         }
-        access.push((port, state));
+        last = Some(port);
+        if state != PathAccess::Optimized {
+            kept.access.push((port, state));
+        }
+        if is_preferred {
+            kept.preferred.push(port);
+        }
     }
-    Some(access)
+    Some(())
 }
 
 fn restore_bad(from: &mut RecordReader<'_>) -> Option<BadBlocks> {
@@ -303,12 +331,26 @@ mod tests {
             let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
             assert_eq!(restore_record(&bytes, UUID, false), Err(RecordError::Contents), "{from_end}: {to}");
         };
-        refused(1, 0); // Optimized is not listed.
-        refused(1, 5); // There is no such state.
+        refused(1, 0); // Optimized is not listed,
+        refused(1, PREFERRED | 6); // nor is a state that is none preferred.
+        refused(1, 6); // There is no such state.
         refused(3, 1); // The same port twice.
         refused(8, 1); // More behind the list than it counts.
         refused(8, 3); // Less.
         refused(9, 8); // Protection by nobody known.
+    }
+
+    #[test]
+    fn preferred_paths_are_kept_in_whatever_state_and_no_older_version_knows_them() {
+        let kept = PersistentState {
+            access: vec![(PortId(1), PathAccess::Standby), (PortId(4), PathAccess::NonOptimized)],
+            preferred: vec![PortId(2), PortId(4)],
+            ..PersistentState::default()
+        };
+        let saved = save(UUID, &kept);
+        assert_eq!(restore_record(&saved, UUID, false), Ok(kept));
+        let old = altered(saved, |body| body[4] = 5);
+        assert_eq!(restore_record(&old, UUID, false), Err(RecordError::Contents));
     }
 
     /// What version 1 wrote: an initiator's key 1, a host's key 2 that holds Write Exclusive.

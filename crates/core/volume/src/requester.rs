@@ -23,6 +23,9 @@ pub enum PathAccess {
     PersistentLoss,
     /// About to change.
     Transition,
+    /// Kept in reserve: SCSI's standby, which serves no blocks, but mode pages and reservations. NVMe has no such state,
+    /// and shows it as inaccessible.
+    Standby,
 }
 
 impl PathAccess {
@@ -30,7 +33,10 @@ impl PathAccess {
     pub fn allows_io(self) -> bool {
         match self {
             PathAccess::Optimized | PathAccess::NonOptimized => true,
-            PathAccess::Inaccessible | PathAccess::PersistentLoss | PathAccess::Transition => false,
+            PathAccess::Inaccessible
+            | PathAccess::PersistentLoss
+            | PathAccess::Transition
+            | PathAccess::Standby => false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! State that the gates of one volume share over all cores, in atomics.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ struct SharedGateStateInner {
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
+    /// In percent of the capacity; 0: none.
+    thin_threshold: AtomicU32,
     /// In nanoseconds; 0: none.
     queue_timeout: AtomicU64,
     gauge: OnceLock<AllocationGauge>,
@@ -72,6 +74,7 @@ impl SharedGateState {
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
+            thin_threshold: AtomicU32::new(0),
             queue_timeout: AtomicU64::new(0),
             gauge: OnceLock::new(),
         }))
@@ -133,6 +136,20 @@ impl SharedGateState {
     /// How many bytes of the medium are allocated, if that is known.
     pub fn allocated_bytes(&self) -> Option<u64> {
         Some(self.0.gauge.get()?.get())
+    }
+
+    /// Sets from how many percent of its capacity on a thin volume tells its hosts how much of it is allocated; 0, as at
+    /// first, is never.
+    pub fn set_thin_threshold_percent(&self, percent: u32) {
+        self.0.thin_threshold.store(percent, Ordering::Relaxed);
+    }
+
+    /// How many bytes that is of a volume of this capacity; `None`: it is not told.
+    pub fn thin_threshold_bytes(&self, capacity_bytes: u64) -> Option<u64> {
+        match self.0.thin_threshold.load(Ordering::Relaxed) {
+            0 => None,
+            percent => Some((u128::from(capacity_bytes) * u128::from(percent) / 100) as u64),
+        }
     }
 
     pub(crate) fn guards(&self) -> &RegionGuards {

@@ -48,6 +48,8 @@ pub struct VolumeState {
     pub bad: Arc<BadBlocks>,
     /// Ports whose paths are not [`PathAccess::Optimized`], ascending.
     pub access: Vec<(PortId, PathAccess)>,
+    /// Ports that the operator prefers, ascending: SCSI shows it (PREF), NVMe has no word for it.
+    pub preferred: Vec<PortId>,
     /// Write protection by the configuration or the operator.
     pub write_protected: bool,
     /// The backend takes no writes ([`Backend::is_read_only`](crate::Backend::is_read_only)).
@@ -140,6 +142,7 @@ impl View {
             reservations: Arc::default(),
             bad: Arc::default(),
             access: Vec::new(),
+            preferred: Vec::new(),
             write_protected: false,
             backing_read_only: false,
             host_protection: HostWriteProtection::None,
@@ -205,7 +208,14 @@ impl View {
     fn check_ready(&self, sanitize: bool) -> Result<(), Refusal> {
         match self.not_ready {
             None => Ok(()),
-            Some(UnservableReason::Sanitizing(_) | UnservableReason::SanitizeFailed) if sanitize => Ok(()),
+            Some(
+                UnservableReason::Sanitizing(_)
+                | UnservableReason::Formatting(_)
+                | UnservableReason::SanitizeFailed,
+            ) if sanitize => Ok(()),
+            Some(UnservableReason::Formatting(_)) => {
+                Err(Refusal::NotReady(UnservableReason::Formatting(self.sanitized.get())))
+            }
             Some(UnservableReason::Sanitizing(_)) => {
                 Err(Refusal::NotReady(UnservableReason::Sanitizing(self.sanitized.get())))
             }

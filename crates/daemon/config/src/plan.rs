@@ -45,7 +45,7 @@ pub struct Plan {
     pub ways: ExportPlan,
     /// Discovery services that ours names.
     pub referrals: Vec<Referral>,
-    /// The IEEE OUI for EUI-64 and NGUID; without it they are zero.
+    /// The IEEE OUI for EUI-64, NGUID and NAA 6h; without it the first two are zero, and the NAA is 3h.
     pub oui: Option<[u8; 3]>,
     /// Who may reach what; the first host that matches and has a grant decides.
     pub hosts: Vec<Host>,

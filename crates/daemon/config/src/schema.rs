@@ -49,7 +49,7 @@ pub const ROOT: Section = Section {
     about: "Keys before the first table, and the tables.",
     keys: keys! {
         "node": "name", "none", "This machine's name, part of default target and subsystem names, so that the `demo` of two machines differ.";
-        "oui": "six hexadecimal digits", "none", "Your IEEE OUI, for the EUI-64 and NGUID of namespaces. Without it they are zero, and the UUID names a namespace.";
+        "oui": "six hexadecimal digits", "none", "Your IEEE OUI, for the EUI-64 and NGUID of namespaces, and for the NAA 6h name of logical units. Without it the former are zero, the UUID names a namespace, and the NAA is 3h (locally assigned). Setting it gives logical units another NAA: hosts may show them as new disks.";
         "http": "address", "none", "Serve metrics at `http://ADDRESS/metrics` for Prometheus and OpenMetrics; see [watching.md](watching.md#metrics). `IP` or `IP:PORT`; the port is 9810 unless given. There is no authentication: use an address that only monitoring can reach.";
         "control_group": "group", "none", "The name (in /etc/group) or number of a group whose members may look at the daemon by its control socket (`list`, `show`, `status`, `top`), and change nothing. The daemon's user must be in it.";
         "volume": "[[volume]]", "none", "Volumes to serve.";
@@ -81,6 +81,7 @@ pub const VOLUME: Section = Section {
         "cache": "true or false", "true for files and devices", "Report and use a volatile write cache. Without it, every write is on stable storage before it completes.";
         "direct": "true or false", "false", "Bypass the page cache (O_DIRECT).";
         "thin": "true or false", "true, except for devices", "Free unmapped blocks, and report thin provisioning. RAM volumes always do; false is ignored with a warning.";
+        "thin_threshold": "percent", "none", "For a thin RAM or file volume: from how much of its capacity on, such as `\"80%\"`, initiators get THIN PROVISIONING SOFT THRESHOLD REACHED (38h/07h, which ESXi shows) and the log a warning; 1% to 99%. They are told once, and again if less was allocated in between.";
         "removable": "true or false", "false", "Report a removable medium.";
         "tas": "true or false", "true", "Complete SCSI commands aborted by another initiator (reset, CLEAR TASK SET, PREEMPT AND ABORT) with status TASK ABORTED; without it they get no response. Initiators can change it until the next reset (TAS bit of the Control mode page).";
         "sanitize_rate": "size", "no limit", "Most bytes per second that a sanitize writes, so that other I/O gets through.";

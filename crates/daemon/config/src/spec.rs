@@ -21,7 +21,7 @@ use crate::limit_keys::LimitKeys;
 use crate::size;
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 21] = [
+pub const KEYS: [&str; 22] = [
     "size",
     "chunk",
     "block",
@@ -31,6 +31,7 @@ pub const KEYS: [&str; 21] = [
     "cache",
     "direct",
     "thin",
+    "thin_threshold",
     "removable",
     "tas",
     "sanitize_rate",
@@ -222,6 +223,8 @@ pub struct Spec {
     pub direct: bool,
     /// Unmapped blocks are given back, and this is reported.
     pub thin: bool,
+    /// Initiators are told when so many percent of the capacity are allocated: 1 to 99. `None`: they are not.
+    pub thin_threshold: Option<u8>,
     /// Reported as a removable medium.
     pub removable: bool,
     /// TAS: a SCSI command that another initiator ends is answered with TASK ABORTED.
@@ -247,6 +250,7 @@ impl Spec {
             cache: on_disk,
             direct: false,
             thin: !matches!(source, VolumeSource::Device(_)),
+            thin_threshold: None,
             removable: false,
             task_aborted_status: true,
             sanitize_rate: None,
@@ -295,6 +299,12 @@ impl Spec {
             "cache" => self.cache = parse_switch(value).map_err(bad)?,
             "direct" => self.direct = parse_switch(value).map_err(bad)?,
             "thin" => self.thin = parse_switch(value).map_err(bad)?,
+            "thin_threshold" => {
+                let percent = need()?.strip_suffix('%').and_then(|number| number.parse().ok());
+                let percent = percent.filter(|percent| (1..=99).contains(percent));
+                let wrong = || bad(format!("is 1% to 99%, not \"{}\"", value.unwrap_or_default()));
+                self.thin_threshold = Some(percent.ok_or_else(wrong)?);
+            }
             "removable" => self.removable = parse_switch(value).map_err(bad)?,
             "tas" => self.task_aborted_status = parse_switch(value).map_err(bad)?,
             "sanitize_rate" => {
@@ -373,6 +383,10 @@ impl Spec {
                 "thin",
                 "cannot be off: RAM volumes allocate memory when it is written and free it when it is unmapped",
             );
+        }
+        let knows_allocation = self.thin && matches!(self.source, VolumeSource::Ram | VolumeSource::File(_));
+        if self.thin_threshold.is_some() && !knows_allocation {
+            return bad("thin_threshold", "applies only to RAM volumes and thin files");
         }
         if self.cache && self.source.path().is_none() {
             return bad("cache", "applies only to files and devices");
@@ -557,6 +571,9 @@ impl fmt::Display for Spec {
             if value != usual && keys.contains(&key) {
                 write!(f, ",{key}={}", if value { "on" } else { "off" })?;
             }
+        }
+        if let Some(percent) = self.thin_threshold {
+            write!(f, ",thin_threshold={percent}%")?;
         }
         if let Some(rate) = self.sanitize_rate {
             write!(f, ",sanitize_rate={}", size::format_exact(rate))?;

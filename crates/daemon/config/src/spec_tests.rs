@@ -30,6 +30,13 @@ fn accepted_specs() {
             }),
         ),
         (
+            "ram:64M,thin_threshold=80%",
+            spec(VolumeSource::Ram, |s| {
+                s.size = Some(64 << 20);
+                s.thin_threshold = Some(80);
+            }),
+        ),
+        (
             "ram:64M,block=4096,physical=8192,removable",
             spec(VolumeSource::Ram, |s| {
                 s.size = Some(64 << 20);
@@ -70,6 +77,10 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("ram:64M,physical=3000", "physical is a power of two from 512 to 64K"),
         ("ram:64M,block=4096,physical=512", "physical must not be smaller than the logical block"),
         ("ram:64M,sanitize_rate=0", "sanitize_rate must not be zero"),
+        ("ram:64M,thin_threshold=80", "thin_threshold is 1% to 99%, not \"80\""),
+        ("null:64M,thin_threshold=80%", "thin_threshold applies only to RAM volumes and thin files"),
+        ("file:/x,thin=off,thin_threshold=80%", "thin_threshold applies only to RAM volumes and thin files"),
+        ("ram:64M,thin_threshold=100%", "thin_threshold is 1% to 99%, not \"100%\""),
         ("ram:64M,ro=maybe", "ro is on or off, not \"maybe\""),
         ("ram:1000", "size is not a multiple of the block size"),
         ("ram:0", "size must not be zero"),

@@ -5,7 +5,11 @@
 
 use process::{log::area, owned_dir::PeerProcess};
 
-use crate::{Answer, Request, RequestRefusal, SessionSelector, report::VolumeReport, server::ControlService};
+use crate::{
+    Answer, Request, RequestRefusal, SessionSelector,
+    report::{VolumePathReport, VolumeReport},
+    server::ControlService,
+};
 
 /// A request that changes something, as it was before it was carried out.
 #[derive(Debug)]
@@ -44,12 +48,15 @@ impl AuditedChange {
                 let wanted = limits_text([*iops_limit, *iops_burst, *bandwidth_limit, *bandwidth_burst]);
                 of("volume set", name, volume(name, volume_limits_text), Some(wanted))
             }
-            Request::PathSet { name, state, .. } => {
+            Request::PathSet { name, state, preferred, .. } => {
                 let paths = match service.handle_request(Request::PathList { name: Some(name.clone()) }) {
                     Ok(answer) => paths_text(&answer),
                     Err(_) => None,
                 };
-                of("path set", name, paths, Some(state.clone()))
+                let preferred = preferred.map(|on| if on { "preferred" } else { "not preferred" });
+                let wanted =
+                    [state.as_deref(), preferred].into_iter().flatten().collect::<Vec<_>>().join(", ");
+                of("path set", name, paths, Some(wanted))
             }
             Request::TargetStart { names } => of(
                 "target start",
@@ -201,6 +208,9 @@ fn read_only_text(on: bool) -> String {
 
 fn paths_text(answer: &Answer) -> Option<String> {
     let Answer::Paths(paths) = answer else { return None };
-    let said: Vec<String> = paths.iter().map(|path| format!("port {} {}", path.port, path.state)).collect();
+    let text = |path: &VolumePathReport| {
+        format!("port {} {}{}", path.port, path.state, if path.preferred { " preferred" } else { "" })
+    };
+    let said: Vec<String> = paths.iter().map(text).collect();
     Some(said.join(", "))
 }

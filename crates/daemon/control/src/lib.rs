@@ -167,8 +167,12 @@ pub enum Request {
         port: Option<u16>,
         /// By the ports of this portal group only.
         group: Option<u16>,
-        /// The state.
-        state: String,
+        /// The state; `None`: as it is.
+        #[serde(default)]
+        state: Option<String>,
+        /// Whether they are preferred; `None`: as it is.
+        #[serde(default)]
+        preferred: Option<bool>,
     },
     /// All targets.
     TargetList,

@@ -353,8 +353,8 @@ impl ControlService for Daemon {
             Request::ReservationList => Answer::Reservations(self.reservation_reports()?),
             Request::ReservationShow { name } => Answer::Reservation(self.reservation_report(&name)?),
             Request::PathList { name } => Answer::Paths(self.path_reports(name.as_deref())?),
-            Request::PathSet { name, port, group, state } => {
-                Answer::Paths(self.set_path_states(&name, port, group, &state)?)
+            Request::PathSet { name, port, group, state, preferred } => {
+                Answer::Paths(self.set_path_states(&name, (port, group), state.as_deref(), preferred)?)
             }
             Request::VolumeCreate { name, spec } => Answer::Volume(self.volumes.create(&name, &spec)?),
             Request::VolumeDelete { name, force } => Answer::Deleted(self.volumes.delete(&name, force)?),

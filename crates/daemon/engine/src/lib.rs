@@ -182,6 +182,8 @@ pub trait Engine: Send + Sync {
     fn volume_states(&self) -> Result<Vec<VolumeStateReport>, EngineError>;
     /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
     fn set_path_access(&self, name: &str, ports: &[u16], to: volume::PathAccess) -> Result<(), EngineError>;
+    /// Sets whether the paths by these ports are preferred.
+    fn set_preferred_paths(&self, name: &str, ports: &[u16], on: bool) -> Result<(), EngineError>;
     /// Forbids writes to a volume, or allows them; hosts of both protocols are told.
     fn set_write_protection(&self, name: &str, on: bool) -> Result<(), EngineError>;
     /// Begins to serve a volume by `ways`, which lead to nothing else.

@@ -1,11 +1,7 @@
 //! From arguments to `ready` and back, with an engine that serves nothing.
 
-use std::{
-    fs, io,
-    path::PathBuf,
-    sync::{Mutex, mpsc},
-    time::Duration,
-};
+use std::sync::{Mutex, mpsc};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use clap::Parser;
 
@@ -47,6 +43,9 @@ impl Engine for Idle {
         Ok(Vec::new())
     }
     fn set_path_access(&self, _: &str, _: &[u16], _: volume::PathAccess) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn set_preferred_paths(&self, _: &str, _: &[u16], _: bool) -> Result<(), EngineError> {
         Ok(())
     }
     fn set_write_protection(&self, _: &str, _: bool) -> Result<(), EngineError> {

@@ -385,6 +385,7 @@ pub(crate) mod tests {
             target: Some("iqn.x".into()),
             addresses: Vec::new(),
             state: "optimized".into(),
+            preferred: false,
         };
         let standing = VolumeStateReport {
             volume: "data".into(),

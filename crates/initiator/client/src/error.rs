@@ -176,6 +176,7 @@ pub(crate) fn access_text(access: PathAccess) -> &'static str {
         PathAccess::Inaccessible => {
             "the path is inaccessible: the target serves the volume by another path only"
         }
+        PathAccess::Standby => "the path is in standby: the target serves the volume by another path only",
         PathAccess::PersistentLoss => "the target has lost this path to the volume for good",
         PathAccess::Transition => "the path is changing its state: try again",
     }

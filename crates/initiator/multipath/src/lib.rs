@@ -38,8 +38,8 @@ pub use any_path::{
 };
 pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{
-    DownReason, IoError, LostController, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations,
-    VolumeInfo,
+    DownReason, IoError, LostController, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp,
+    Reservations, VolumeInfo,
 };
 pub use raw_command::{
     CDB_LEN_MAX, NvmeCommand, RAW_COMMANDS_MAX, RAW_DATA_MAX, RawAnswer, RawCommand, RawCompletion, RawError,

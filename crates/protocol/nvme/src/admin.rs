@@ -19,6 +19,7 @@ impl Opcode {
     pub const ASYNC_EVENT_REQUEST: Opcode = Opcode(0x0c);
     pub const KEEP_ALIVE: Opcode = Opcode(0x18);
     pub const CROSS_CONTROLLER_RESET: Opcode = Opcode(0x38);
+    pub const FORMAT_NVM: Opcode = Opcode(0x80);
 }
 
 fn admin_sqe(opcode: Opcode, nsid: u32) -> Sqe {
@@ -90,6 +91,35 @@ impl SetFeatures {
     }
 }
 
+/// A Format NVM command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatNvm {
+    /// NSID.
+    pub nsid: u32,
+    /// LBAFU and LBAFL: the index of the format.
+    pub lba_format: u8,
+    /// MSET: metadata stands behind each block's data.
+    pub metadata_in_line: bool,
+    /// PI: the type of protection information; 0 is none.
+    pub protection: u8,
+    /// SES: 0 no erase, 1 of user data, 2 of a key.
+    pub secure_erase: u8,
+}
+
+impl FormatNvm {
+    /// Reads the command.
+    pub fn parse(sqe: &Sqe) -> FormatNvm {
+        let dword = sqe.cdw(10);
+        FormatNvm {
+            nsid: sqe.nsid.get(),
+            lba_format: (dword & 15) as u8 | ((dword >> 12 & 3) as u8 * 16),
+            metadata_in_line: dword & 1 << 4 != 0,
+            protection: (dword >> 5 & 7) as u8,
+            secure_erase: (dword >> 9 & 7) as u8,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +157,23 @@ mod tests {
         let sqe = abort_sqe(3, 0x0102);
         assert_eq!(sqe.as_bytes()[40..44], [3, 0, 2, 1]);
         assert_eq!((keep_alive_sqe().opcode.0, async_event_request_sqe().opcode.0), (0x18, 0x0c));
+    }
+
+    // NVMe Base 2.1 figure "Format NVM – Command Dword 10".
+    #[test]
+    fn a_format_is_cut_at_its_bits() {
+        let format = |dword| {
+            let mut sqe = admin_sqe(Opcode::FORMAT_NVM, 7);
+            sqe.cdw10[0] = U32::new(dword);
+            FormatNvm::parse(&sqe)
+        };
+        let none =
+            FormatNvm { nsid: 7, lba_format: 0, metadata_in_line: false, protection: 0, secure_erase: 0 };
+        assert_eq!(format(0), none);
+        assert_eq!(format(0xf), FormatNvm { lba_format: 15, ..none });
+        assert_eq!(format(1 << 12 | 1), FormatNvm { lba_format: 17, ..none });
+        assert_eq!(format(1 << 4), FormatNvm { metadata_in_line: true, ..none });
+        assert_eq!(format(3 << 5), FormatNvm { protection: 3, ..none });
+        assert_eq!(format(1 << 9), FormatNvm { secure_erase: 1, ..none });
     }
 }

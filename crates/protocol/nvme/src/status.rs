@@ -53,10 +53,12 @@ impl Status {
     pub const CAPACITY_EXCEEDED: Status = generic_status(0x81);
     pub const NAMESPACE_NOT_READY: Status = generic_status(0x82);
     pub const RESERVATION_CONFLICT: Status = generic_status(0x83);
+    pub const FORMAT_IN_PROGRESS: Status = generic_status(0x84);
 
     pub const ABORT_LIMIT_EXCEEDED: Status = command_specific(0x03);
     pub const AER_LIMIT_EXCEEDED: Status = command_specific(0x05);
     pub const INVALID_LOG_PAGE: Status = command_specific(0x09);
+    pub const INVALID_FORMAT: Status = command_specific(0x0a);
     pub const FEATURE_NOT_SAVEABLE: Status = command_specific(0x0d);
     pub const FEATURE_NOT_CHANGEABLE: Status = command_specific(0x0e);
     pub const FEATURE_NOT_NAMESPACE_SPECIFIC: Status = command_specific(0x0f);

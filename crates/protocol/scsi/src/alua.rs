@@ -53,8 +53,8 @@ pub struct TargetPortGroup {
 pub struct SupportedStates(u8);
 
 impl SupportedStates {
-    /// Optimized, non-optimized, unavailable and transitioning: the states that the volume has.
-    pub const VOLUME: SupportedStates = SupportedStates(0x8b);
+    /// Optimized, non-optimized, standby, unavailable and transitioning: the states that the volume has.
+    pub const VOLUME: SupportedStates = SupportedStates(0x8f);
 
     /// Whether a state can occur.
     pub const fn contains(self, state: AccessState) -> bool {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(report(false, &mut out), (28, 28));
         #[rustfmt::skip]
         assert_eq!(out[..28], [
-            0, 0, 0, 24, 0x81, 0x8b, 1, 2, 0, 2, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x01, 0x8b, 0, 3, 0, 2, 0, 0,
+            0, 0, 0, 24, 0x81, 0x8f, 1, 2, 0, 2, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x01, 0x8f, 0, 3, 0, 2, 0, 0,
         ]);
         for extended in [false, true] {
             let (len, _) = report(extended, &mut out);
@@ -282,7 +282,7 @@ mod tests {
                 Err(Sense::PARAMETER_LIST_LENGTH_ERROR)
             );
         }
-        for state in [0x2, 0x4, 0xe, 0xf] {
+        for state in [0x4, 0xe, 0xf] {
             out[8] = state;
             assert_eq!(
                 SetPortGroupsList::parse(&out, SupportedStates::VOLUME),

@@ -66,6 +66,7 @@ pub mod cdb;
 pub mod defects;
 pub mod echo_buffer;
 pub mod extended_copy;
+pub mod format;
 pub mod inquiry;
 pub mod log;
 pub mod lun;

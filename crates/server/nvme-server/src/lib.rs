@@ -56,5 +56,5 @@ pub use spec::{
 };
 pub use step::{
     CommandKey, ComputeId, ControllerEnd, ControllerListQuery, ControllerResetAnswer, ControllerResetRequest,
-    ControllerStep, QueueKey, Step,
+    ControllerStep, FormatFailure, QueueKey, Step,
 };

@@ -76,7 +76,7 @@ pub(crate) fn volume_absent(volume: VolumeId) -> Status {
 /// How a path answers that does not serve (NVMe Base §8.1.4).
 fn for_path_access(access: PathAccess) -> Status {
     match access {
-        PathAccess::Inaccessible => Status::ANA_INACCESSIBLE,
+        PathAccess::Inaccessible | PathAccess::Standby => Status::ANA_INACCESSIBLE,
         PathAccess::PersistentLoss => Status::ANA_PERSISTENT_LOSS,
         PathAccess::Transition => Status::ANA_TRANSITION,
         // Such paths serve; who is refused by them all the same may try again.
@@ -89,6 +89,7 @@ fn for_unservable(why: UnservableReason) -> Status {
         UnservableReason::Stopped => Status::NAMESPACE_NOT_READY,
         UnservableReason::NoMedium => Status::NAMESPACE_NOT_READY.with_do_not_retry(),
         UnservableReason::Sanitizing(_) => Status::SANITIZE_IN_PROGRESS,
+        UnservableReason::Formatting(_) => Status::FORMAT_IN_PROGRESS,
         UnservableReason::SanitizeFailed => Status::SANITIZE_FAILED.with_do_not_retry(),
         UnservableReason::SyncFailed => Status::WRITE_FAULT.with_do_not_retry(),
         UnservableReason::Removed => Status::INVALID_NAMESPACE.with_do_not_retry(),

@@ -3,7 +3,7 @@
 use nvme::auth::{DhComputation, FailureExplanation};
 use nvme::tls::GeneratedPsk;
 use nvme::{Completion, ControllerInstance, Nqn};
-use volume::{CommandStep, ShardId};
+use volume::{CommandStep, Refusal, Requester, ShardId, VolumeId};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
@@ -40,6 +40,16 @@ pub enum ControllerStep {
         id: u64,
         /// The answer.
         answer: ControllerResetAnswer,
+    },
+    /// Format this volume: close it, make every block zero, open it again. It goes on whatever becomes of the command;
+    /// [`Server::handle_format_end`](crate::Server::handle_format_end) follows.
+    FormatVolume {
+        /// The command's number.
+        id: u64,
+        /// Which.
+        volume: VolumeId,
+        /// For whom: what it may do was checked.
+        who: Requester,
     },
     /// Carry this to a shard, perhaps this one; `Server::handle_queue_message` follows there. Messages for one
     /// shard stay in order.
@@ -125,6 +135,15 @@ pub enum ControllerResetAnswer {
     NotPermitted,
     /// Too many wait for controllers of this shard to end.
     Busy,
+}
+
+/// Why a volume was not formatted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatFailure {
+    /// It was not begun, or its end is not known everywhere.
+    Refused(Refusal),
+    /// It was begun and has failed: the volume stays closed until another one, or a sanitize, has ended well.
+    Failed,
 }
 
 /// What ended a controller.

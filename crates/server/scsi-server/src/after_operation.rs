@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use buf::Sg;
-use scsi::cdb::Sanitize;
 use volume::{IoId, SanitizeKind, Span, VolumeId, VolumeRequest};
 
 use crate::step::{NexusKey, TaskKey};
@@ -88,12 +87,17 @@ pub(crate) struct CheckedSegment {
     pub(crate) bytes: u64,
 }
 
-/// A sanitize on its way.
+/// A sanitize or a format on its way.
 #[derive(Debug)]
 pub(crate) struct SanitizeJob {
     /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
     pub(crate) asker: IoId,
-    pub(crate) sanitize: Sanitize,
+    /// IMMED: its command is answered when it begins.
+    pub(crate) immediate: bool,
+    /// AUSE, of a sanitize: a failure may be left by EXIT FAILURE MODE.
+    pub(crate) allow_exit: bool,
+    /// It is a format's.
+    pub(crate) formats: bool,
     pub(crate) kind: SanitizeKind,
     pub(crate) stage: SanitizeStage,
 }

@@ -295,6 +295,7 @@ fn ends_others_tasks(command: &Command) -> bool {
 fn changes_shared_state(request: &VolumeRequest) -> bool {
     match request {
         VolumeRequest::SetAccess { .. }
+        | VolumeRequest::SetPreferred { .. }
         | VolumeRequest::WriteProtectByHost { .. }
         | VolumeRequest::HostSettings { .. } => true,
         VolumeRequest::Eject { .. }
@@ -312,7 +313,9 @@ fn changes_shared_state(request: &VolumeRequest) -> bool {
             false
         }
         // A sanitize was judged as a write before it began; the others end tasks, as SAM has it.
-        VolumeRequest::SanitizeStart | VolumeRequest::SanitizeEnd { .. } => false,
+        VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeEnd { .. } => {
+            false
+        }
         VolumeRequest::Reset | VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
         VolumeRequest::NexusLost(_) | VolumeRequest::Withdraw => false,
     }

@@ -2,7 +2,8 @@
 
 use scsi::alua::AccessState;
 use scsi::extended_copy::CopySegment;
-use scsi::sense::{AdditionalSenseCode, Sense};
+use scsi::mode;
+use scsi::sense::{AdditionalSenseCode, Sense, SenseKey};
 use scsi::status::Status;
 use volume::{Failure, Fault, NoticeCause, PathAccess, Refusal, UnservableReason};
 
@@ -82,7 +83,8 @@ pub(crate) fn reply_for_refusal(refusal: Refusal) -> Reply {
 fn path_access_sense(access: PathAccess) -> Option<Sense> {
     match access {
         PathAccess::Transition => Some(Sense::ALUA_TRANSITION),
-        // Never Standby, which would have to serve PERSISTENT RESERVE OUT, nor Offline.
+        PathAccess::Standby => Some(Sense::ALUA_STANDBY),
+        // Never Offline.
         PathAccess::Inaccessible | PathAccess::PersistentLoss => Some(Sense::ALUA_UNAVAILABLE),
         PathAccess::Optimized | PathAccess::NonOptimized => None,
     }
@@ -120,6 +122,7 @@ pub(crate) fn access_state(access: PathAccess) -> AccessState {
         PathAccess::NonOptimized => AccessState::NON_OPTIMIZED,
         PathAccess::Inaccessible | PathAccess::PersistentLoss => AccessState::UNAVAILABLE,
         PathAccess::Transition => AccessState::TRANSITIONING,
+        PathAccess::Standby => AccessState::STANDBY,
     }
 }
 
@@ -128,6 +131,7 @@ fn unservable_sense(why: UnservableReason) -> Sense {
         UnservableReason::Stopped => Sense::INITIALIZING_COMMAND_REQUIRED,
         UnservableReason::NoMedium => Sense::MEDIUM_NOT_PRESENT,
         UnservableReason::Sanitizing(progress) => Sense::SANITIZE_IN_PROGRESS.with_progress(progress),
+        UnservableReason::Formatting(progress) => Sense::FORMAT_IN_PROGRESS.with_progress(progress),
         UnservableReason::SanitizeFailed => Sense::SANITIZE_FAILED,
         UnservableReason::SyncFailed => Sense::WRITE_ERROR,
         UnservableReason::Removed => Sense::LOGICAL_UNIT_NOT_SUPPORTED,
@@ -150,6 +154,15 @@ fn reply_for_fault(fault: Fault) -> Reply {
     Reply::check_condition(sense)
 }
 
+/// The sense data of a unit attention.
+pub(crate) fn unit_attention_sense(code: AdditionalSenseCode) -> Sense {
+    let sense = Sense::new(SenseKey::UNIT_ATTENTION, code);
+    if code == Sense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED.code {
+        return sense.with_information(mode::THRESHOLD_DESCRIPTOR_AT);
+    }
+    sense
+}
+
 /// The unit attention that a notice becomes, if any.
 pub(crate) fn unit_attention_code(cause: NoticeCause) -> Option<AdditionalSenseCode> {
     let sense = match cause {
@@ -164,6 +177,7 @@ pub(crate) fn unit_attention_code(cause: NoticeCause) -> Option<AdditionalSenseC
         NoticeCause::MediumChanged => Sense::MEDIUM_MAY_HAVE_CHANGED,
         // SBC-3 §4.11 has none: TEST UNIT READY and REQUEST SENSE tell.
         NoticeCause::SanitizeDone => return None,
+        NoticeCause::ThinThresholdReached => Sense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED,
         NoticeCause::TasksCleared => Sense::COMMANDS_CLEARED,
         NoticeCause::Reset => Sense::BUS_DEVICE_RESET,
     };

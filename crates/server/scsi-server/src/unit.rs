@@ -5,6 +5,7 @@ use scsi::mode;
 use scsi::vpd::UnitNames as Names;
 use volume::{SharedGateState, UnservableReason, Uuid, View, VolumeId};
 
+use crate::exec::log_pages;
 use crate::nexus::NexusSpec;
 
 /// What a logical unit is, beyond its volume's view.
@@ -14,6 +15,8 @@ pub struct UnitSpec {
     pub volume: VolumeId,
     /// The volume's UUID, from which all designators come.
     pub uuid: Uuid,
+    /// The IEEE OUI under which it is named, if there is one.
+    pub oui: Option<[u8; 3]>,
     /// Whether the medium can be ejected.
     pub removable: bool,
     /// Rotations per minute; 0 if nothing rotates.
@@ -39,7 +42,7 @@ const SETTING_TAS_CHANGED: u32 = 2;
 impl LogicalUnit {
     /// Its names, as this nexus sees them.
     pub(crate) fn device_names<'a>(&self, nexus: &'a NexusSpec) -> Names<'a> {
-        Names { uuid: self.spec.uuid.0, vendor: nexus.product.vendor.as_bytes() }
+        Names { uuid: self.spec.uuid.0, vendor: nexus.product.vendor.as_bytes(), oui: self.spec.oui }
     }
 
     /// The commands that it has.
@@ -100,7 +103,16 @@ impl LogicalUnit {
             write_protect: false,
             task_aborted_status: self.spec.task_aborted_status,
             implicit_access: true,
+            provisioning: self.view.geometry.thin.then(|| self.provisioning_threshold()),
         }
+    }
+
+    fn provisioning_threshold(&self) -> mode::ProvisioningThreshold {
+        let geometry = &self.view.geometry;
+        let bytes = self.spec.shared.thin_threshold_bytes(geometry.capacity_bytes());
+        let set = u64::from(geometry.logical) << log_pages::threshold_exponent(geometry);
+        let sets = |bytes: u64| u32::try_from(bytes.div_ceil(set)).unwrap_or(u32::MAX);
+        mode::ProvisioningThreshold { used_max: bytes.map(sets) }
     }
 
     /// What the mode parameter header says; `read_only`: the nexus may only read.
@@ -116,6 +128,7 @@ impl LogicalUnit {
     pub(crate) fn not_ready_reason(&self) -> Option<UnservableReason> {
         match self.view.not_ready? {
             UnservableReason::Sanitizing(_) => Some(UnservableReason::Sanitizing(self.view.sanitized.get())),
+            UnservableReason::Formatting(_) => Some(UnservableReason::Formatting(self.view.sanitized.get())),
             why => Some(why),
         }
     }

@@ -186,6 +186,7 @@ impl VolumeSpec {
     /// The logical unit that the volume is.
     pub fn unit_spec(&self) -> UnitSpec {
         UnitSpec {
+            oui: self.facts.oui,
             volume: self.facts.id,
             uuid: self.facts.uuid,
             removable: self.facts.removable,

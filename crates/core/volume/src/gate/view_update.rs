@@ -11,7 +11,12 @@ impl Gate {
         self.publish_inline_writes();
         // A gate may have been made with a view that is newer than the change.
         if update.view.epoch > self.view.epoch {
-            let starts = |view: &View| matches!(view.not_ready, Some(UnservableReason::Sanitizing(_)));
+            let starts = |view: &View| {
+                matches!(
+                    view.not_ready,
+                    Some(UnservableReason::Sanitizing(_) | UnservableReason::Formatting(_))
+                )
+            };
             if starts(&update.view) && !starts(&self.view) {
                 update.view.sanitized.set(0);
             }

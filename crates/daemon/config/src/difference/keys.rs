@@ -90,7 +90,7 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     #[rustfmt::skip]
     let Spec {
         source: _, size: _, block: _, physical: _, read_only: _, uuid: _, cache: _, direct: _, thin: _, removable: _,
-        task_aborted_status: _, sanitize_rate: _, limits: _, persist: _,
+        thin_threshold: _, task_aborted_status: _, sanitize_rate: _, limits: _, persist: _,
     } = a;
     found.hidden("name", (&old.origin, &new.origin), Effect::Restart("`volume create` made it"));
     found.shown("source", (&a.source, &b.source), REOPENED, |source| {
@@ -106,6 +106,9 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     found.plain("cache", (&a.cache, &b.cache), REOPENED);
     found.plain("direct", (&a.direct, &b.direct), REOPENED);
     found.plain("thin", (&a.thin, &b.thin), REOPENED);
+    found.shown("thin_threshold", (&a.thin_threshold, &b.thin_threshold), REOPENED, |percent| {
+        percent.map_or_else(|| "none".to_owned(), |percent| format!("{percent}%"))
+    });
     found.plain("removable", (&a.removable, &b.removable), REOPENED);
     found.plain("tas", (&a.task_aborted_status, &b.task_aborted_status), REOPENED);
     found.shown("sanitize_rate", (&a.sanitize_rate, &b.sanitize_rate), REOPENED, or_none);

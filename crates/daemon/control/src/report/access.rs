@@ -99,9 +99,12 @@ pub struct VolumePathReport {
     pub target: Option<String>,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
-    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `transition`: SCSI hosts see
-    /// it as ALUA, NVMe hosts as ANA.
+    /// `optimized`, `non-optimized`, `standby`, `inaccessible`, `persistent-loss` or `transition`: SCSI hosts see
+    /// it as ALUA, NVMe hosts as ANA, which shows `standby` as inaccessible.
     pub state: String,
+    /// Whether the operator prefers it: SCSI hosts see it (PREF).
+    #[serde(default)]
+    pub preferred: bool,
 }
 
 /// The reservation of a volume: one table for both protocols.

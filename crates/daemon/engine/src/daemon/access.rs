@@ -81,17 +81,15 @@ impl Daemon {
     pub(super) fn set_path_states(
         &self,
         name: &str,
-        port: Option<u16>,
-        group: Option<u16>,
-        state: &str,
+        (port, group): (Option<u16>, Option<u16>),
+        state: Option<&str>,
+        preferred: Option<bool>,
     ) -> Result<Vec<VolumePathReport>, RequestRefusal> {
-        let Some((_, to)) = ACCESS_STATES.iter().find(|(word, _)| *word == state) else {
-            let hint = multipath::suggest::unknown_word_hint(state, ACCESS_STATES.map(|(word, _)| word));
-            return Err(RequestRefusal::new(
-                RefusalCode::Invalid,
-                format!("there is no path state \"{state}\"{hint}"),
-            ));
-        };
+        let to = state.map(parse_access_state).transpose()?;
+        if to.is_none() && preferred.is_none() {
+            let why = "nothing to set: give a state, or whether the paths are preferred";
+            return Err(RequestRefusal::new(RefusalCode::Invalid, why));
+        }
         let paths = self.path_reports(Some(name))?;
         let chosen = paths.iter().filter(|path| {
             port.is_none_or(|port| path.port == port) && group.is_none_or(|group| path.group == group)
@@ -103,12 +101,16 @@ impl Daemon {
             let why = format!("volume \"{name}\" has no such path; it has {}", known.join(", "));
             return Err(RequestRefusal::new(RefusalCode::NotFound, why));
         }
-        self.volumes
-            .engine
-            .set_path_access(name, &ports, *to)
-            .map_err(|why| refusal_from_engine_error(&why))?;
-        let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
-        tracing::info!(target: area::VOLUME, volume = name, ports, state, "paths set");
+        let engine = &self.volumes.engine;
+        let shown = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+        if let (Some(to), Some(state)) = (to, state) {
+            engine.set_path_access(name, &ports, to).map_err(|why| refusal_from_engine_error(&why))?;
+            tracing::info!(target: area::VOLUME, volume = name, ports = shown, state, "paths set");
+        }
+        if let Some(on) = preferred {
+            engine.set_preferred_paths(name, &ports, on).map_err(|why| refusal_from_engine_error(&why))?;
+            tracing::info!(target: area::VOLUME, volume = name, ports = shown, on, "preferred paths set");
+        }
         self.path_reports(Some(name))
     }
 
@@ -233,6 +235,14 @@ fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionRepor
         blocked_names: Vec::new(),
         unconfigured: false,
     }
+}
+
+fn parse_access_state(state: &str) -> Result<volume::PathAccess, RequestRefusal> {
+    let found = ACCESS_STATES.iter().find(|(word, _)| *word == state);
+    found.map(|(_, access)| *access).ok_or_else(|| {
+        let hint = multipath::suggest::unknown_word_hint(state, ACCESS_STATES.map(|(word, _)| word));
+        RequestRefusal::new(RefusalCode::Invalid, format!("there is no path state \"{state}\"{hint}"))
+    })
 }
 
 /// A host that is blocked and in no configuration: its name is all that is known of it.

@@ -187,6 +187,7 @@ mod tests {
             target: None,
             addresses: Vec::new(),
             state: state.into(),
+            preferred: false,
         };
         let mut sync_failed = volume(|one| one.sync_failed = true);
         sync_failed.failed = Some(SYNC_FAILED_REASON.into());

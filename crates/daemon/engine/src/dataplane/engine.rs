@@ -78,6 +78,11 @@ impl Engine for Shards {
         Ok(self.volume_state_reports(&self.request_listings()?))
     }
 
+    fn set_preferred_paths(&self, name: &str, ports: &[u16], on: bool) -> Result<(), EngineError> {
+        let ports = ports.iter().map(|port| PortId(*port)).collect();
+        self.request_change((name, self.volume_id(name)?), VolumeRequest::SetPreferred { ports, on })
+    }
+
     fn set_path_access(&self, name: &str, ports: &[u16], to: volume::PathAccess) -> Result<(), EngineError> {
         let ports = ports.iter().map(|port| PortId(*port)).collect();
         self.request_change((name, self.volume_id(name)?), VolumeRequest::SetAccess { ports, to, by: None })

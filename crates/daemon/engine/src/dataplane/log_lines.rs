@@ -286,6 +286,14 @@ fn write_notice(volume: &str, remark: OperatorNotice) {
             "no space left for a write, which failed; free space on the backing file system, or discard unused \
              blocks from the hosts (fstrim)"
         ),
+        OperatorNotice::ThinThreshold { allocated, capacity } => tracing::warn!(
+            target: area::VOLUME,
+            volume,
+            allocated,
+            capacity,
+            "as much is allocated as thin_threshold says: initiators are told; discard unused blocks from the hosts \
+             (fstrim), or see that what the volume lies on has space"
+        ),
         OperatorNotice::SyncFailed => tracing::error!(
             target: area::VOLUME,
             volume,

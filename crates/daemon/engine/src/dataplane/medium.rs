@@ -302,7 +302,7 @@ impl Medium {
             let persist = store.volume.spec.persist;
             VolumeOwner::restore(facts.clone(), self.geometry(), shards, persist, saved.as_deref())
         });
-        let home = restored.map_err(|why| {
+        let mut home = restored.map_err(|why| {
             refuse(format!(
                 "{record} in the state directory is damaged ({why}); restore it, or move it away if its \
                  reservations and bad blocks may be lost"
@@ -317,6 +317,10 @@ impl Medium {
         }
         if let Some(gauge) = self.allocation_gauge(store, usage) {
             shared.set_allocation_gauge(gauge);
+            if let Some(percent) = store.volume.spec.thin_threshold {
+                shared.set_thin_threshold_percent(percent.into());
+                home.watch_thin_threshold(shared.clone());
+            }
         }
         let at = shard::home_of(id, shards);
         let mut home = Some(Box::new(home));

@@ -56,6 +56,7 @@ fn unservable_text(why: UnservableReason) -> &'static str {
         UnservableReason::Stopped => "it was stopped by a host: start it again from that host",
         UnservableReason::NoMedium => "its medium was ejected by a host: load it again from that host",
         UnservableReason::Sanitizing(_) => "it is being sanitized: wait until that has finished",
+        UnservableReason::Formatting(_) => "it is being formatted: wait until that has finished",
         UnservableReason::SanitizeFailed => "its last sanitize failed: repeat it from a host",
         UnservableReason::SyncFailed => {
             "a sync has failed: recent writes may be lost; check its disk, then acknowledge with `blockwire \
@@ -95,6 +96,7 @@ mod tests {
             UnservableReason::Stopped,
             UnservableReason::NoMedium,
             UnservableReason::Sanitizing(7),
+            UnservableReason::Formatting(7),
             UnservableReason::SanitizeFailed,
             UnservableReason::SyncFailed,
         ];

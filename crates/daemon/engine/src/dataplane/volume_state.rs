@@ -14,9 +14,10 @@ use control::report::{
 };
 
 /// States that an operator may set, by their words.
-pub const ACCESS_STATES: [(&str, volume::PathAccess); 5] = [
+pub const ACCESS_STATES: [(&str, volume::PathAccess); 6] = [
     ("optimized", volume::PathAccess::Optimized),
     ("non-optimized", volume::PathAccess::NonOptimized),
+    ("standby", volume::PathAccess::Standby),
     ("inaccessible", volume::PathAccess::Inaccessible),
     ("persistent-loss", volume::PathAccess::PersistentLoss),
     ("transition", volume::PathAccess::Transition),
@@ -91,6 +92,7 @@ fn unservable_text(why: &UnservableReason) -> &'static str {
         UnservableReason::Stopped => "stopped",
         UnservableReason::NoMedium => "no medium",
         UnservableReason::Sanitizing(_) => "sanitizing",
+        UnservableReason::Formatting(_) => "formatting",
         UnservableReason::SanitizeFailed => "the last sanitize failed",
         UnservableReason::SyncFailed => "a sync failed: acknowledge with `volume retry`",
         UnservableReason::Removed => "going away",
@@ -117,6 +119,7 @@ fn path_reports(
                 target: target.map(str::to_owned),
                 addresses: addresses.clone(),
                 state: access_word(view.path_access(port)).to_owned(),
+                preferred: view.preferred.binary_search(&port).is_ok(),
             });
         };
         match protocol {

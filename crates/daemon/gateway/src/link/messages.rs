@@ -149,6 +149,8 @@ wire_enum! { VolumeRequest as VolumeRequest {
     20 ClearBad { who, span },
     21 Withdraw,
     22 Remove,
+    23 FormatStart,
+    24 SetPreferred { ports, on },
 } }
 
 wire_enum! { Action as Action {
@@ -182,6 +184,7 @@ wire_enum! { PathAccess as PathAccess {
     2 Inaccessible,
     3 PersistentLoss,
     4 Transition,
+    5 Standby,
 } }
 
 wire_enum! { Durability as Durability { 0 Cached, 1 Stable, } }
@@ -219,6 +222,7 @@ wire_enum! { UnservableReason as UnservableReason {
     3 SanitizeFailed,
     4 SyncFailed,
     5 Removed,
+    6 Formatting(progress),
 } }
 
 wire_enum! { Fault as Fault {
@@ -254,6 +258,7 @@ wire_enum! { NoticeCause as NoticeCause {
     10 SanitizeDone,
     11 TasksCleared,
     12 Reset,
+    13 ThinThresholdReached,
 } }
 
 /// The longest record: one of 1,024 registrants with names of 223 bytes, and as many bad blocks, has less than 1 MiB.

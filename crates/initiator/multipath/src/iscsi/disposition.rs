@@ -176,6 +176,7 @@ fn classify_not_ready(sense: &Sense, code: (u8, u8)) -> Classification {
         }
         // START STOP UNIT or a hand is needed; stopped on purpose.
         (0x04, 0x02 | 0x03) => classify_refused(Refusal::NotReady(UnservableReason::Stopped)),
+        (0x04, 0x04) => classify_refused(Refusal::NotReady(UnservableReason::Formatting(progress))),
         (0x04, 0x1b) => classify_refused(Refusal::NotReady(UnservableReason::Sanitizing(progress))),
         // A gateway has lost what is behind it, and waited. A write may land yet, so nothing is repeated.
         (0x08, _) => classify_failed(Fault::PathLost),
@@ -225,7 +226,8 @@ pub(super) fn access_of_alua_state(state: scsi::alua::AccessState) -> PathAccess
         AccessState::OPTIMIZED => PathAccess::Optimized,
         AccessState::NON_OPTIMIZED => PathAccess::NonOptimized,
         AccessState::TRANSITIONING => PathAccess::Transition,
-        // Standby, unavailable, offline (which may become any other, SPC-4 §5.15.2.4), and what no standard names.
+        AccessState::STANDBY => PathAccess::Standby,
+        // Unavailable, offline (which may become any other, SPC-4 §5.15.2.4), and what no standard names.
         _ => PathAccess::Inaccessible,
     }
 }

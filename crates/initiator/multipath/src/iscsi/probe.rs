@@ -359,6 +359,7 @@ fn not_ready_complaint(why: NotReady) -> UnusableReason {
         NotReady::Stopped => "the logical unit is stopped; start it at the target",
         NotReady::NoMedium => "the logical unit has no medium; load one at the target",
         NotReady::Sanitizing(_) => "the logical unit is being sanitized; wait until that has ended",
+        NotReady::Formatting(_) => "the logical unit is being formatted; wait until that has ended",
         NotReady::SanitizeFailed => "a sanitize of the logical unit failed; end that state at the target",
         NotReady::SyncFailed | NotReady::Removed => {
             "the logical unit is not ready; look into the target's log"

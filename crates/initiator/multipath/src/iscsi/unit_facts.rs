@@ -238,8 +238,12 @@ impl UnitFacts {
     /// A command was refused because of the path's state: what the sense data says of it.
     pub(super) fn note_access_refused(&mut self, sense: &[u8]) {
         let decoded = scsi::Sense::decode(sense);
-        let is_transition = decoded.is_some_and(|it| it.sense.code == scsi::Sense::ALUA_TRANSITION.code);
-        self.access = if is_transition { PathAccess::Transition } else { PathAccess::Inaccessible };
+        let code = decoded.map(|it| it.sense.code);
+        self.access = match code {
+            Some(code) if code == scsi::Sense::ALUA_TRANSITION.code => PathAccess::Transition,
+            Some(code) if code == scsi::Sense::ALUA_STANDBY.code => PathAccess::Standby,
+            Some(_) | None => PathAccess::Inaccessible,
+        };
     }
 
     /// The state of the path.

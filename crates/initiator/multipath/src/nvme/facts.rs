@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use nvme::ControllerInstance;
 use nvme::identify::controller::IdentifyNvmController;
 use nvme::identify::{
     IdentifyController, IdentifyIndependentNamespace, IdentifyNamespace, NamespaceIdentifiers,
 };
 use nvme::log::ana;
-use nvme::ControllerInstance;
 use nvme::property::ControllerCapabilities;
 use volume::{Geometry, PathAccess, Uuid};
 

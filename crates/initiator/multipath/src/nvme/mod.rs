@@ -403,13 +403,12 @@ impl OutboundSockets for NvmePath {
             ending,
         ];
         let clocks = clocks.into_iter().fold(None, earliest);
-        let own =
-            [
-                self.watch.poll_timeout(up),
-                self.fence.poll_timeout(closing),
-                self.bringup.poll_timeout(),
-                self.peer_resets.poll_timeout(),
-            ];
+        let own = [
+            self.watch.poll_timeout(up),
+            self.fence.poll_timeout(closing),
+            self.bringup.poll_timeout(),
+            self.peer_resets.poll_timeout(),
+        ];
         own.into_iter().fold(clocks, earliest)
     }
 

@@ -73,6 +73,7 @@ pub(super) fn error_of_status(status: Option<Status>, how: CommandContext) -> Io
         Status::LBA_OUT_OF_RANGE => refused_error(Refusal::OutOfRange),
         Status::CAPACITY_EXCEEDED => failed_error(Fault::NoSpace),
         Status::SANITIZE_IN_PROGRESS => refused_error(Refusal::NotReady(UnservableReason::Sanitizing(0))),
+        Status::FORMAT_IN_PROGRESS => refused_error(Refusal::NotReady(UnservableReason::Formatting(0))),
         Status::SANITIZE_FAILED => refused_error(Refusal::NotReady(UnservableReason::SanitizeFailed)),
         Status::NAMESPACE_NOT_READY => {
             retry_unless_final(refused_error(Refusal::NotReady(UnservableReason::Stopped)))

@@ -163,6 +163,7 @@ impl std::fmt::Display for PathProblem {
                  it: add a path that serves, or change the path's state at the target",
                 match access {
                     PathAccess::Optimized | PathAccess::NonOptimized => "about to change",
+                    PathAccess::Standby => "in standby",
                     PathAccess::Inaccessible => "inaccessible",
                     PathAccess::Transition => "in transition",
                     PathAccess::PersistentLoss => "lost for good",

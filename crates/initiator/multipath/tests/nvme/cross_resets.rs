@@ -113,7 +113,6 @@ fn a_reset_whose_path_is_lost_has_not_been_done() {
     world.reset(2, true);
     world.reset(3, true);
     world.down();
-    let failed =
-        |event: &PathEvent| matches!(event, PathEvent::ControllerReset { is_reset: false, .. });
+    let failed = |event: &PathEvent| matches!(event, PathEvent::ControllerReset { is_reset: false, .. });
     assert!(world.events.iter().any(failed), "{:?}", world.events);
 }

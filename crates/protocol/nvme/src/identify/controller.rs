@@ -106,6 +106,10 @@ impl IdentifyController {
     pub const CTRATT_TRAFFIC_KEEP_ALIVE: u32 = 1 << 6;
     pub const TYPE_IO: u8 = 1;
     pub const TYPE_DISCOVERY: u8 = 2;
+    /// Format NVM.
+    pub const OACS_FORMAT: u16 = 1 << 1;
+    /// A format is for one namespace, not for all (FNA).
+    pub const FNA_NO_BROADCAST: u8 = 1 << 3;
     pub const LPA_COMMAND_EFFECTS: u8 = 1 << 1;
     pub const LPA_OFFSET: u8 = 1 << 2;
     /// Supported Log Pages (00h), Feature Identifiers (12h) and Management Interface commands (13h).

@@ -9,6 +9,8 @@ impl CommandEffects {
     pub const SUPPORTED: CommandEffects = CommandEffects(1);
     /// It may change contents of blocks (LBCC).
     pub const WRITES: CommandEffects = CommandEffects(1 | 1 << 1);
+    /// It changes contents of blocks, and no other command goes to its namespace meanwhile (LBCC, CSE).
+    pub const FORMATS: CommandEffects = CommandEffects(1 | 1 << 1 | 1 << 16);
     /// It may change what a namespace can do (NCC).
     pub const NAMESPACE: CommandEffects = CommandEffects(1 | 1 << 2);
 }

@@ -210,6 +210,7 @@ const fn requires_set(entry: CommandDescriptor, needs: CommandSet) -> CommandDes
 static COMMAND_TABLE: &[CommandDescriptor] = &[
     descriptor("TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0], parse::test_unit_ready),
     descriptor("REQUEST SENSE", &[0x03, 1, 0, 0, F, 0], parse::request_sense),
+    descriptor("FORMAT UNIT", &[0x04, 0x3f, 0, 0, 0, 0], parse::format_unit),
     descriptor("READ(6)", &[0x08, 0x1f, F, F, F, 0], parse::read_6),
     descriptor("WRITE(6)", &[0x0a, 0x1f, F, F, F, 0], parse::write_6),
     descriptor("INQUIRY", &[0x12, 1, F, F, F, 0], parse::inquiry),

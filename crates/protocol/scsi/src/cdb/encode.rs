@@ -206,6 +206,9 @@ impl Command {
                 o.put_service_action(0x84, action.code(), 10, allocation)
             }
             Command::Sanitize(s) => sanitize(o, &s),
+            Command::FormatUnit(f) => {
+                o.put_six_byte(&[0x04, flag_bit(f.long_list, 5) | flag_bit(f.with_list, 4), 0, 0, 0])
+            }
             Command::SendDiagnostic(d) => {
                 let offline = flag_bit(d.device_offline, 1) | flag_bit(d.unit_offline, 0);
                 o.put_six_byte(&[0x1d, flag_bit(d.self_test, 2) | offline])

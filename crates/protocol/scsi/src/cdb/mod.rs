@@ -14,6 +14,7 @@ mod reservation_conflict;
 #[cfg(test)]
 mod tests;
 
+use crate::format::{FormatParameters, FormatUnit};
 use crate::sense::Sense;
 pub use command_table::{CommandDescriptor, CommandSet};
 pub use reservation_conflict::ConflictClass;
@@ -504,6 +505,8 @@ pub enum Command {
         /// Bytes that the initiator takes.
         allocation: u32,
     },
+    /// FORMAT UNIT (04h).
+    FormatUnit(FormatUnit),
     /// SANITIZE (48h).
     Sanitize(Sanitize),
     /// SEND DIAGNOSTIC (1Dh).
@@ -580,6 +583,10 @@ impl Command {
             Command::SetTargetPortGroups { list_len }
             | Command::ExtendedCopy { list_len }
             | Command::ReserveOut(ReserveOut { list_len, .. }) => DataTransfer::Out(u64::from(list_len)),
+            Command::FormatUnit(f) if f.with_list => {
+                DataTransfer::Out(FormatParameters::list_len(f.long_list) as u64)
+            }
+            Command::FormatUnit(_) => DataTransfer::None,
             Command::Sanitize(s) => match s.action {
                 SanitizeAction::Overwrite { list_len } => DataTransfer::Out(u64::from(list_len)),
                 SanitizeAction::BlockErase | SanitizeAction::ExitFailureMode => DataTransfer::None,

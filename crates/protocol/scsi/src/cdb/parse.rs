@@ -377,6 +377,12 @@ pub(super) fn sanitize(c: &Cdb) -> ParseResult {
     Ok(Command::Sanitize(Sanitize { action, immediate: bit(c[1], 7), allow_exit: bit(c[1], 5) }))
 }
 
+/// What there is no defect list for, CMPLST and DEFECT LIST FORMAT, means nothing.
+pub(super) fn format_unit(c: &Cdb) -> ParseResult {
+    let with_list = bit(c[1], 4);
+    Ok(Command::FormatUnit(FormatUnit { with_list, long_list: with_list && bit(c[1], 5) }))
+}
+
 fn read_defects(twelve: bool, flags: u8, index: u32, allocation: u32) -> Command {
     Command::ReadDefects(ReadDefects {
         twelve,

@@ -61,6 +61,7 @@ impl Command {
             | Command::SetTargetPortGroups { .. }
             | Command::ExtendedCopy { .. }
             | Command::Sanitize(_)
+            | Command::FormatUnit(_)
             | Command::SendDiagnostic(_)
             | Command::WriteBuffer(_) => ConflictClass::Write,
         }

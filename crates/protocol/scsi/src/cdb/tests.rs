@@ -45,6 +45,9 @@ fn block_command_vectors() {
         (&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Command::ReadCapacity10),
         (&[0x48, 0xa1, 0, 0, 0, 0, 0, 2, 4, 0], Command::Sanitize(Sanitize { action: SanitizeAction::Overwrite { list_len: 516 }, immediate: true, allow_exit: true })),
         (&[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0], Command::Sanitize(Sanitize { action: SanitizeAction::BlockErase, immediate: false, allow_exit: false })),
+        (&[0x04, 0x10, 0, 0, 0, 0], Command::FormatUnit(FormatUnit { with_list: true, long_list: false })),
+        (&[0x04, 0x3f, 0, 0, 0, 0], Command::FormatUnit(FormatUnit { with_list: true, long_list: true })),
+        (&[0x04, 0x20, 0, 0, 0, 0], Command::FormatUnit(FormatUnit { with_list: false, long_list: false })),
         (&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0], Command::ReadDefects(ReadDefects { twelve: false, primary: true, grown: true, format: 5, index: 0, allocation: 32 })),
         (&[0xb7, 0x08, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0], Command::ReadDefects(ReadDefects { twelve: true, primary: false, grown: true, format: 0, index: 7, allocation: 256 })),
     ];

@@ -1,6 +1,6 @@
 //! Mode parameters (SPC-4 §7.5, SBC-3 §6.4): MODE SENSE data and MODE SELECT lists.
 //!
-//! The pages 01h, 08h, 0Ah, 0Ah/01h and 1Ch exist. Their images are made from [`ModeParameters`], so current and
+//! The pages 01h, 08h, 0Ah, 0Ah/01h and 1Ch exist, and 1Ch/02h of a thin volume. Their images are made from [`ModeParameters`], so current and
 //! default values, what MODE SELECT may change and what the device server does come from one place. Saved
 //! pages are not kept. The write cache is reported as it is and cannot be changed.
 
@@ -41,7 +41,20 @@ pub struct ModeParameters {
     pub task_aborted_status: bool,
     /// IALUAE: implicit changes of asymmetric access states happen. Not changeable.
     pub implicit_access: bool,
+    /// What the logical block provisioning page says; `None`: the volume is not thin, and has no such page.
+    pub provisioning: Option<ProvisioningThreshold>,
 }
+
+/// The threshold of the logical block provisioning page. Not changeable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProvisioningThreshold {
+    /// From how many used threshold sets on initiators are told; `None`: they are not.
+    pub used_max: Option<u32>,
+}
+
+/// Where the threshold stands in its page: what the sense data of THIN PROVISIONING SOFT THRESHOLD REACHED points at
+/// (SBC-3 §4.7.3.7.4).
+pub const THRESHOLD_DESCRIPTOR_AT: u64 = 16;
 
 /// What the mode parameter header and block descriptor say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +75,7 @@ pub fn encode_mode_sense(
     default: &ModeParameters,
     w: &mut Writer<'_>,
 ) -> Result<(), Sense> {
-    check_page(request)?;
+    check_page(request, current)?;
     let image = |page, subpage| match request.control {
         PageControl::Current => Ok(PageImage::current_values(page, subpage, current)),
         PageControl::Changeable => Ok(PageImage::changeable_mask(page, subpage)),
@@ -73,7 +86,8 @@ pub fn encode_mode_sense(
     let start = w.len();
     put_header(request, device, write_protected, w);
     for &(page, subpage) in SUPPORTED_PAGES.iter().filter(|at| is_page_requested(request, **at)) {
-        if let Some(image) = image(page, subpage)? {
+        let exists = PageImage::current_values(page, subpage, current).is_some();
+        if let Some(image) = image(page, subpage)?.filter(|_| exists) {
             w.put(image.bytes());
         }
     }
@@ -90,8 +104,10 @@ fn is_page_requested(request: &ModeSense, (page, subpage): (u8, u8)) -> bool {
         && (request.subpage == ALL_SUBPAGES || request.subpage == subpage)
 }
 
-fn check_page(request: &ModeSense) -> Result<(), Sense> {
-    if SUPPORTED_PAGES.iter().any(|at| is_page_requested(request, *at)) {
+fn check_page(request: &ModeSense, current: &ModeParameters) -> Result<(), Sense> {
+    let exists = |page, subpage| PageImage::current_values(page, subpage, current).is_some();
+    let is_meant = |at: &(u8, u8)| is_page_requested(request, *at) && exists(at.0, at.1);
+    if SUPPORTED_PAGES.iter().any(is_meant) {
         return Ok(());
     }
     let page_exists =

@@ -4,16 +4,32 @@ use super::{CACHING, CONTROL, ERROR_RECOVERY, INFORMATIONAL_EXCEPTIONS, ModePara
 use crate::wire::{bit, flag_bit, place_bits};
 
 /// Pages and subpages in the order of MODE SENSE.
-pub(super) const SUPPORTED_PAGES: [(u8, u8); 5] = [
+pub(super) const SUPPORTED_PAGES: [(u8, u8); 6] = [
     (ERROR_RECOVERY, 0),
     (CACHING, 0),
     (CONTROL, 0),
     (CONTROL, CONTROL_EXTENSION),
     (INFORMATIONAL_EXCEPTIONS, 0),
+    (INFORMATIONAL_EXCEPTIONS, PROVISIONING),
 ];
 
 /// Subpage code of control extension.
 pub(super) const CONTROL_EXTENSION: u8 = 0x01;
+
+/// Subpage code of logical block provisioning (SBC-3 §6.4.7).
+pub(super) const PROVISIONING: u8 = 0x02;
+
+/// Bytes of the logical block provisioning page before its threshold descriptors.
+const THRESHOLDS_AT: usize = 16;
+
+/// Bytes of a threshold descriptor.
+const THRESHOLD_LEN: usize = 8;
+
+/// THRESHOLD RESOURCE: the used LBA mapping resources, in threshold sets.
+const RESOURCE_USED: u8 = 2;
+
+/// THRESHOLD ARMING: it is reached from below.
+const ARMED_BY_INCREASE: u8 = 1;
 
 /// Longest page: control extension.
 const PAGE_LEN_MAX: usize = 32;
@@ -49,6 +65,13 @@ impl PageImage {
                 bytes[3] = 32 - 4;
                 return Some(PageImage { bytes, len: 32 });
             }
+            (INFORMATIONAL_EXCEPTIONS, PROVISIONING) => {
+                let len = THRESHOLDS_AT + THRESHOLD_LEN;
+                bytes[0] |= flag_bit(true, 6);
+                bytes[1] = subpage;
+                bytes[3] = len as u8 - 4;
+                return Some(PageImage { bytes, len });
+            }
             _ => return None,
         };
         bytes[1] = len as u8 - 2;
@@ -73,6 +96,14 @@ impl PageImage {
             (CONTROL, CONTROL_EXTENSION) => b[4] = flag_bit(p.implicit_access, 0),
             // DEXCPT: informational exceptions are not reported.
             (INFORMATIONAL_EXCEPTIONS, 0) => b[2] = flag_bit(true, 3),
+            (INFORMATIONAL_EXCEPTIONS, PROVISIONING) => {
+                // SITUA is 0: every nexus is told.
+                let enabled = flag_bit(p.provisioning?.used_max.is_some(), 7);
+                b[THRESHOLDS_AT] = enabled | ARMED_BY_INCREASE;
+                b[THRESHOLDS_AT + 1] = RESOURCE_USED;
+                let count = p.provisioning?.used_max.unwrap_or(0).to_be_bytes();
+                b[THRESHOLDS_AT + 4..THRESHOLDS_AT + THRESHOLD_LEN].copy_from_slice(&count);
+            }
             _ => {}
         }
         Some(image)

@@ -8,6 +8,7 @@ const PARAMETERS: ModeParameters = ModeParameters {
     write_protect: false,
     task_aborted_status: false,
     implicit_access: false,
+    provisioning: None,
 };
 const DEVICE: ModeHeader = ModeHeader { blocks: 0x2_0000, block_len: 512, write_protected: false };
 const SIX: ModeSense = ModeSense {
@@ -183,4 +184,26 @@ proptest! {
         prop_assert!(out[written..].iter().all(|b| *b == 0xee));
         prop_assert!(allocation == 0 || usize::from(out[0]) == len - 1);
     }
+}
+
+// SBC-3 §6.4.7: table of the logical block provisioning mode page, and of its threshold descriptors.
+#[test]
+fn a_thin_volume_has_a_page_with_its_threshold() {
+    let request =
+        ModeSense { page: INFORMATIONAL_EXCEPTIONS, subpage: 2, disable_block_descriptors: true, ..SIX };
+    assert_eq!(sensed(&request, &DEVICE), Err(Sense::invalid_cdb_field(3, Some(7))), "it is not thin");
+    let page = |used_max, control| {
+        let thin = ModeParameters { provisioning: Some(ProvisioningThreshold { used_max }), ..PARAMETERS };
+        let mut out = [0xee; 64];
+        let mut w = Writer::new(&mut out);
+        encode_mode_sense(&ModeSense { control, ..request }, &DEVICE, &thin, &thin, &mut w).unwrap();
+        let len = w.written_len();
+        out[4..len].to_vec()
+    };
+    let mut expected = vec![0x5c, 0x02, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(expected.len() as u64, THRESHOLD_DESCRIPTOR_AT);
+    expected.extend([0x81, 0x02, 0, 0, 0, 0x12, 0x34, 0x56]);
+    assert_eq!(page(Some(0x12_3456), PageControl::Current), expected);
+    assert_eq!(page(None, PageControl::Default)[16..], [0x01, 0x02, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(page(Some(1), PageControl::Changeable)[4..], [0; 20], "nothing can be changed");
 }

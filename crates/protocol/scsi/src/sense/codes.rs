@@ -7,6 +7,8 @@ impl Sense {
     pub const NO_SENSE: Sense = Sense::new(SenseKey::NO_SENSE, AdditionalSenseCode(0x0000));
     /// The path changes its asymmetric access state. (04h/0Ah)
     pub const ALUA_TRANSITION: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040a));
+    /// The path is in standby. (04h/0Bh)
+    pub const ALUA_STANDBY: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040b));
     /// The path is unavailable. (04h/0Ch)
     pub const ALUA_UNAVAILABLE: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040c));
     /// On its way to ready. (04h/01h)
@@ -16,6 +18,8 @@ impl Sense {
         Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x0402));
     /// A sanitize operation runs; progress may be attached. (04h/1Bh)
     pub const SANITIZE_IN_PROGRESS: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x041b));
+    /// A format runs; progress may be attached. (04h/04h)
+    pub const FORMAT_IN_PROGRESS: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x0404));
     /// The removable medium is out. (3Ah/00h)
     pub const MEDIUM_NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x3a00));
     /// The blocks could not be written. (0Ch/00h)
@@ -24,6 +28,8 @@ impl Sense {
     pub const UNRECOVERED_READ_ERROR: Sense = Sense::new(SenseKey::MEDIUM_ERROR, AdditionalSenseCode(0x1100));
     /// The sanitize operation failed. (31h/03h)
     pub const SANITIZE_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, AdditionalSenseCode(0x3103));
+    /// The format failed. (31h/01h)
+    pub const FORMAT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, AdditionalSenseCode(0x3101));
     /// The target failed in a way that has no better name. (44h/00h)
     pub const INTERNAL_TARGET_FAILURE: Sense =
         Sense::new(SenseKey::HARDWARE_ERROR, AdditionalSenseCode(0x4400));
@@ -111,6 +117,9 @@ impl Sense {
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2a09));
     /// Another initiator cleared commands of this I_T nexus. (2Fh/00h)
     pub const COMMANDS_CLEARED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2f00));
+    /// A thin volume uses more than its threshold. (38h/07h)
+    pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Sense =
+        Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x3807));
     /// INQUIRY data is another. (3Fh/03h)
     pub const INQUIRY_DATA_HAS_CHANGED: Sense =
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x3f03));

@@ -1,8 +1,8 @@
 //! Page 83h, device identification (SPC-4 §7.8.6), and its designators.
 //!
-//! One UUID per volume gives all names of the logical unit: the UUID designator, an NAA 3h (locally assigned)
-//! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can
-//! tell that it is one disk.
+//! One UUID per volume gives all names of the logical unit: the UUID designator, an NAA designator folded from it (6h,
+//! IEEE registered extended, where there is an OUI; else 3h, locally assigned), and a T10 vendor designator with its
+//! text. So tools, and EXTENDED COPY, can tell that it is one disk.
 
 use super::{DEVICE_IDENTIFICATION, write_page};
 use crate::inquiry::Peripheral;
@@ -75,6 +75,8 @@ pub struct UnitNames<'a> {
     pub uuid: [u8; 16],
     /// T10 VENDOR IDENTIFICATION, at most 8 bytes.
     pub vendor: &'a [u8],
+    /// The IEEE OUI under which the unit is named, if there is one.
+    pub oui: Option<[u8; 3]>,
 }
 
 /// A target port, which for iSCSI is a portal group of a target.
@@ -104,7 +106,33 @@ pub fn naa_locally_assigned(uuid: &[u8; 16]) -> [u8; 8] {
     naa
 }
 
+/// The NAA 6h designator of a UUID under an OUI (SPC-4 §7.8.6.6.4): 36 bits of vendor specific identifier and 64 bits of
+/// extension.
+///
+/// The first 32 bits of the UUID are folded into the last ones: in UUIDs of version 1 they are all that tells two of one
+/// machine apart.
+pub fn naa_registered_extended(oui: [u8; 3], uuid: &[u8; 16]) -> [u8; 16] {
+    let mut naa = *uuid;
+    for (byte, folded) in naa[12..].iter_mut().zip(uuid) {
+        *byte ^= folded;
+    }
+    let nibbles = [
+        bits(oui[0], 7, 4),
+        bits(oui[0], 3, 0),
+        bits(oui[1], 7, 4),
+        bits(oui[1], 3, 0),
+        bits(oui[2], 7, 4),
+        bits(oui[2], 3, 0),
+    ];
+    naa[0] = place_bits(NAA_EXTENDED, 7, 4) | nibbles[0];
+    naa[1] = place_bits(nibbles[1], 7, 4) | nibbles[2];
+    naa[2] = place_bits(nibbles[3], 7, 4) | nibbles[4];
+    naa[3] = place_bits(nibbles[5], 7, 4) | bits(uuid[3], 3, 0);
+    naa
+}
+
 const NAA_LOCAL: u8 = 3;
+const NAA_EXTENDED: u8 = 6;
 /// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 5;
 
@@ -135,7 +163,12 @@ impl UnitNames<'_> {
             f(Designator { code_set, association: Association::UNIT, kind, bytes });
         };
         unit(CodeSet::ASCII, DesignatorType::T10, &self.t10_designator());
-        unit(CodeSet::BINARY, DesignatorType::NAA, &naa_locally_assigned(&self.uuid));
+        match self.oui {
+            Some(oui) => {
+                unit(CodeSet::BINARY, DesignatorType::NAA, &naa_registered_extended(oui, &self.uuid))
+            }
+            None => unit(CodeSet::BINARY, DesignatorType::NAA, &naa_locally_assigned(&self.uuid)),
+        }
         unit(CodeSet::BINARY, DesignatorType::UUID, &self.uuid_designator());
     }
 

@@ -17,7 +17,7 @@ pub use block::{
 };
 pub use identification::{
     Association, CodeSet, Designator, DesignatorType, TargetPort, UnitNames, decode_designators,
-    encode_identification, naa_locally_assigned,
+    encode_identification, naa_locally_assigned, naa_registered_extended,
 };
 pub use third_party_copy::encode_third_party_copy;
 

@@ -3,7 +3,7 @@ use crate::extended_copy::CopyLimits;
 
 const UUID: [u8; 16] =
     [0x6b, 0x1f, 0x0c, 0x54, 0x9a, 0x3e, 0x4d, 0x21, 0x8f, 0x60, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc];
-const UNIT: UnitNames<'static> = UnitNames { uuid: UUID, vendor: b"BLOCKWIR" };
+const UNIT: UnitNames<'static> = UnitNames { uuid: UUID, vendor: b"BLOCKWIR", oui: None };
 const PORT: TargetPort<'static> =
     TargetPort { target: "iqn.2026-11.io.blockwire:demo", portal_group: 0x1a, relative: 3, group: 7 };
 
@@ -206,4 +206,24 @@ fn third_party_copy_page() {
     assert_eq!(data[52..60], [0, 8, 0, 4, 3, 0x02, 0x0a, 0xe4]);
     assert_eq!(data[60..77], [0x80, 1, 0, 32, 0, 0, 0, 4, 0, 0, 0, 4, 1, 0, 0, 0, 9]);
     assert_eq!(data.len(), 96);
+}
+
+// SPC-4 table "NAA IEEE Registered Extended designator format".
+#[test]
+fn an_oui_gives_a_registered_extended_name() {
+    let naa = naa_registered_extended([0x00, 0x11, 0xaa], &UUID);
+    assert_eq!(naa[..8], [0x60, 0x01, 0x1a, 0xa4, 0x9a, 0x3e, 0x4d, 0x21]);
+    assert_eq!(naa[8..12], UUID[8..12]);
+    assert_eq!(naa[12..], [0x56 ^ 0x6b, 0x78 ^ 0x1f, 0x9a ^ 0x0c, 0xbc ^ 0x54]);
+    let unit = UnitNames { oui: Some([0x00, 0x11, 0xaa]), ..UNIT };
+    let data = written(|w| encode_identification(Peripheral::DISK, Some(&unit), &PORT, w));
+    let found = decode_designators(page_body(DEVICE_IDENTIFICATION, &data).unwrap());
+    let names: Vec<_> = found.filter(|name| name.kind == DesignatorType::NAA).collect();
+    assert_eq!(names.len(), 1);
+    assert_eq!(names[0].bytes, naa);
+    assert!(unit.is_named_by(&names[0]) && !UNIT.is_named_by(&names[0]));
+    // Two of one machine and one tick of a clock (UUID version 1).
+    let mut next = UUID;
+    next[0] ^= 1;
+    assert_ne!(naa_registered_extended([0, 0x11, 0xaa], &next), naa);
 }

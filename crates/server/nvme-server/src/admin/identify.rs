@@ -9,7 +9,7 @@ use nvme::identify::{
     IdentifyNamespace, LbaFormat, NSID_ALL,
 };
 use nvme::property::VERSION;
-use volume::{Geometry, VolumeId};
+use volume::{Geometry, UnservableReason, VolumeId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -180,6 +180,8 @@ fn io_controller_data(server: &Server, controller: &Controller) -> Data {
     (data.ciu, data.cirn) = (controller.instance.uniquifier, U64::new(controller.instance.random_number));
     data.ccrl = RESETS_MAX;
     data.nvmsr = 1;
+    data.oacs = U16::new(Data::OACS_FORMAT);
+    data.fna = Data::FNA_NO_BROADCAST;
     data.acl = (abort::ABORTS_MAX - 1) as u8;
     // One slot, read only.
     data.frmw = 1 | 1 << 1;
@@ -259,6 +261,7 @@ fn namespace_data(entry: &NamespaceEntry, volume: &ServedVolume) -> IdentifyName
     data.nsfeat = IdentifyNamespace::NSFEAT_ATOMICS | IdentifyNamespace::NSFEAT_PERFORMANCE;
     data.nmic = IdentifyNamespace::NMIC_SHARED;
     data.rescap = IdentifyNamespace::RESCAP_ALL;
+    data.fpi = format_progress(volume);
     data.dlfeat = IdentifyNamespace::DLFEAT_WRITE_ZEROES;
     // Who calls itself thin must know how much is used.
     if geometry.thin && volume.info.shared.allocated_bytes().is_some() {
@@ -299,6 +302,19 @@ fn namespace_utilization(volume: &ServedVolume) -> u64 {
     })
 }
 
+/// FPI: how many percent of a format are left, if one runs.
+fn format_progress(volume: &ServedVolume) -> u8 {
+    const SUPPORTED: u8 = 1 << 7;
+    let left = match volume.view.not_ready {
+        // Not 0 while it runs.
+        Some(UnservableReason::Formatting(_)) => {
+            ((65_536 - u32::from(volume.view.sanitized.get())) * 100).div_ceil(65_536) as u8
+        }
+        Some(_) | None => 0,
+    };
+    SUPPORTED | left
+}
+
 fn namespace_attributes(entry: &NamespaceEntry, volume: &ServedVolume) -> u8 {
     let protected =
         volume.view.is_write_protected_for_all() || volume.view.host_protection.is_on() || entry.read_only;
@@ -312,6 +328,7 @@ fn independent_namespace_data(entry: &NamespaceEntry, volume: &ServedVolume) -> 
     }
     data.nmic = IdentifyNamespace::NMIC_SHARED;
     data.rescap = IdentifyNamespace::RESCAP_ALL;
+    data.fpi = format_progress(volume);
     data.anagrpid = U32::new(entry.ana_group);
     data.nsattr = namespace_attributes(entry, volume);
     if volume.view.not_ready.is_none() {

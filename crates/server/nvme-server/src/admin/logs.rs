@@ -230,7 +230,7 @@ fn health_log(controller: &Controller, now: Time) -> SmartHealthLog {
 }
 
 /// What the admin commands do.
-const ADMIN_EFFECTS: [(u8, CommandEffects); 9] = [
+const ADMIN_EFFECTS: [(u8, CommandEffects); 10] = [
     (0x02, CommandEffects::SUPPORTED),
     (0x06, CommandEffects::SUPPORTED),
     (0x08, CommandEffects::SUPPORTED),
@@ -241,6 +241,7 @@ const ADMIN_EFFECTS: [(u8, CommandEffects); 9] = [
     (0x18, CommandEffects::SUPPORTED),
     (0x38, CommandEffects::SUPPORTED),
     (0x7f, CommandEffects::SUPPORTED),
+    (0x80, CommandEffects::FORMATS),
 ];
 
 /// What the I/O commands do.

@@ -8,11 +8,13 @@ pub(crate) mod auth;
 pub(crate) mod controller_list;
 pub(crate) mod fabrics;
 pub(crate) mod features;
+mod format;
 mod identify;
 pub(crate) mod logs;
 mod reset;
 
 use buf::{Cx, MemoryClass, Pool, Sg};
+use nvme::admin::FormatNvm;
 use nvme::feature::{GetFeatures, SetFeatures};
 use nvme::identify::Identify;
 use nvme::log::GetLogPage;
@@ -152,7 +154,8 @@ pub(crate) fn retry_waiting(server: &mut Server, cx: &mut Cx<'_>, key: CommandKe
         | AdminWait::Abort { .. }
         | AdminWait::Reports { .. }
         | AdminWait::ControllerList { .. }
-        | AdminWait::Reset { .. } => {
+        | AdminWait::Reset { .. }
+        | AdminWait::Format { .. } => {
             answer_unless_later(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
         }
     }
@@ -235,6 +238,9 @@ fn execute_admin_command(
             let done = controller.start_abort(&mut server.context.steps, key, cid, sqe.cdw(10))?;
             Ok(done.map_or(AdminOutcome::Later, AdminOutcome::Done))
         }
+        Opcode::FORMAT_NVM if !controller.is_discovery() => {
+            format::start_format(server, cntlid, (key, cid), FormatNvm::parse(sqe))
+        }
         Opcode::CROSS_CONTROLLER_RESET if !controller.is_discovery() => {
             reset::start_reset(server, cntlid, (key, cid), ControllerInstance::parse(sqe))
         }
@@ -270,6 +276,7 @@ pub(crate) fn handle_data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey,
         | AdminWait::Reports { .. }
         | AdminWait::ControllerList { .. }
         | AdminWait::Reset { .. }
+        | AdminWait::Format { .. }
         | AdminWait::Memory(_)
         | AdminWait::MemoryForPage(_)
         | AdminWait::MemoryForList(..) => Err(Status::INTERNAL_ERROR),

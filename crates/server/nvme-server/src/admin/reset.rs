@@ -56,8 +56,7 @@ impl Server {
         shards: u16,
         answer: ControllerResetAnswer,
     ) {
-        let is_meant =
-            |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Reset { id: asked, .. } if asked == id);
+        let is_meant = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Reset { id: asked, .. } if asked == id);
         let Some((cntlid, mut waiting)) = take_waiting(self, is_meant) else { return };
         let AdminWait::Reset { answers, status, .. } = &mut waiting.on else { return };
         *answers += 1;

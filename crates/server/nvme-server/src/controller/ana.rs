@@ -49,7 +49,7 @@ fn ana_state(access: PathAccess) -> AnaState {
     match access {
         PathAccess::Optimized => AnaState::Optimized,
         PathAccess::NonOptimized => AnaState::NonOptimized,
-        PathAccess::Inaccessible => AnaState::Inaccessible,
+        PathAccess::Inaccessible | PathAccess::Standby => AnaState::Inaccessible,
         PathAccess::PersistentLoss => AnaState::PersistentLoss,
         PathAccess::Transition => AnaState::Change,
     }

@@ -130,6 +130,8 @@ pub(crate) enum AdminWait {
     ControllerList { id: u64, from: u16, answers: u16, found: Vec<u16> },
     /// Each shard's answer to a Cross-Controller Reset: so many have come. `status`: how it ends so far.
     Reset { id: u64, instance: ControllerInstance, answers: u16, status: Status },
+    /// The end of a format.
+    Format { id: u64 },
     /// Memory for its answer; it has done nothing yet.
     Memory(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.

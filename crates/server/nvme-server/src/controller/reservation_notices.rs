@@ -98,6 +98,7 @@ fn host_notice(cause: NoticeCause) -> HostNotice {
         NoticeCause::AccessChanged
         | NoticeCause::SanitizeDone
         | NoticeCause::SettingsChanged
+        | NoticeCause::ThinThresholdReached
         | NoticeCause::TasksCleared
         | NoticeCause::Reset => HostNotice::Nothing,
     }

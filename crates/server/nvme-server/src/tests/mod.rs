@@ -96,6 +96,8 @@ pub(super) struct World {
     pub(super) ended: Vec<Host>,
     /// Controllers that are gone.
     pub(super) gone: Vec<(u16, crate::ControllerEnd)>,
+    /// Formats that were asked for: the command's number, and the volume.
+    pub(super) formats: Vec<(u64, VolumeId)>,
     /// Commands whose answers wait for memory: how much of which class.
     pub(super) hungry: Vec<(Started, MemoryClass, u32)>,
     /// Queues whose hosts failed to prove who they are.
@@ -136,6 +138,7 @@ impl World {
             linked: false,
             ended: Vec::new(),
             gone: Vec::new(),
+            formats: Vec::new(),
             hungry: Vec::new(),
             to_host: 0,
             unproven: Vec::new(),
@@ -375,26 +378,12 @@ impl World {
             Step::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
             }
-            Step::Other(ControllerStep::ListControllers { id, of }) => {
-                let here: Vec<Vec<u16>> =
-                    self.cores.iter().map(|core| core.server.local_controllers(&of)).collect();
-                let shards = here.len() as u16;
-                for here in here {
-                    let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                    self.cores[shard].server.handle_shard_controllers(&mut cx, id, shards, &here);
-                }
-            }
-            Step::Other(ControllerStep::ResetController { id, request }) => {
-                for asked in 0..self.cores.len() {
-                    self.cores[asked].server.reset_controller((ShardId(shard as u16), id), &request);
-                    self.steps(asked);
-                }
-            }
-            Step::Other(ControllerStep::AnswerReset { to, id, answer }) => {
-                let shards = self.cores.len() as u16;
-                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[usize::from(to.0)].server.handle_reset_answer(&mut cx, id, shards, answer);
-            }
+            Step::Other(
+                step @ (ControllerStep::ListControllers { .. }
+                | ControllerStep::ResetController { .. }
+                | ControllerStep::AnswerReset { .. }),
+            ) => self.step_between_shards(shard, step),
+            Step::Other(ControllerStep::FormatVolume { id, volume, .. }) => self.formats.push((id, volume)),
             Step::Other(ControllerStep::QueueMessage { to, message }) if self.linked => {
                 self.mail.push_back(Mail::Queue(to, message))
             }

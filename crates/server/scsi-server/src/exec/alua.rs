@@ -30,7 +30,7 @@ pub(crate) fn report_target_port_groups(ctx: &mut ExecContext, slot: u32, extend
             let group = TargetPortGroup {
                 id: port.port.0,
                 state: status::access_state(view.path_access(port.port)),
-                preferred: false,
+                preferred: view.preferred.binary_search(&port.port).is_ok(),
                 supported: SupportedStates::VOLUME,
                 cause: AccessStateCause::None,
             };
@@ -63,6 +63,7 @@ pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) 
         let to = match wish.state {
             AccessState::OPTIMIZED => PathAccess::Optimized,
             AccessState::NON_OPTIMIZED => PathAccess::NonOptimized,
+            AccessState::STANDBY => PathAccess::Standby,
             _ => PathAccess::Inaccessible,
         };
         if !known {

@@ -4,7 +4,7 @@
 use scsi::Command;
 use scsi::cdb::ConflictClass;
 use volume::CommandClass;
-use volume::{Refusal, UnservableReason};
+use volume::{PathAccess, Refusal, UnservableReason};
 
 use crate::context::ExecContext;
 
@@ -16,7 +16,8 @@ pub(crate) fn check_admission(ctx: &ExecContext, slot: u32) -> Result<(), Refusa
     let view = &unit.view;
     let command = &task.command;
     let access = view.path_access(who.port);
-    if !access.allows_io() && !is_allowed_on_any_path(command) {
+    let in_standby = access == PathAccess::Standby && is_allowed_in_standby(command);
+    if !access.allows_io() && !in_standby && !is_allowed_on_any_path(command) {
         return Err(Refusal::Inaccessible(access));
     }
     let class = match command.conflict_class() {
@@ -48,13 +49,28 @@ fn is_allowed_on_any_path(command: &Command) -> bool {
     )
 }
 
+/// SPC-4 §5.15.2.4.4: what a path in standby serves besides.
+fn is_allowed_in_standby(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::LogSense(_)
+            | Command::ModeSense(_)
+            | Command::ModeSelect(_)
+            | Command::ReserveIn { .. }
+            | Command::ReserveOut(_)
+            | Command::SendDiagnostic(_)
+            | Command::ReadBuffer(_)
+            | Command::WriteBuffer(_)
+    )
+}
+
 /// Whether a command is executed although the volume is not ready.
 fn is_allowed_while_not_ready(command: &Command, why: UnservableReason) -> bool {
     match why {
         // SBC-3 §4.11.2; what tells of the device and touches nothing is let through.
-        UnservableReason::Sanitizing(_) => is_informational(command),
+        UnservableReason::Sanitizing(_) | UnservableReason::Formatting(_) => is_informational(command),
         UnservableReason::SanitizeFailed => {
-            is_informational(command) || matches!(command, Command::Sanitize(_))
+            is_informational(command) || matches!(command, Command::Sanitize(_) | Command::FormatUnit(_))
         }
         UnservableReason::NoMedium | UnservableReason::Stopped => !needs_medium(command),
         // The gate refuses what would write.
@@ -96,7 +112,8 @@ fn needs_medium(command: &Command) -> bool {
         | Command::ReadCapacity16 { .. }
         | Command::ReadDefects(_)
         | Command::ExtendedCopy { .. }
-        | Command::Sanitize(_) => true,
+        | Command::Sanitize(_)
+        | Command::FormatUnit(_) => true,
         Command::RequestSense { .. }
         | Command::Inquiry(_)
         | Command::ModeSense(_)

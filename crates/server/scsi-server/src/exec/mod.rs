@@ -87,7 +87,7 @@ pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &IncomingComma
     let lun = if exempt { None } else { ctx.nexus_state_mut(key.nexus).luns.get_mut(at) };
     if let Some(code) = lun.and_then(|lun| lun.attentions.take_oldest()) {
         // It may tell of tasks that others have ended: no answer of one of them may come behind it.
-        let reply = Reply::check_condition(Sense::new(SenseKey::UNIT_ATTENTION, code));
+        let reply = Reply::check_condition(status::unit_attention_sense(code));
         return Route::Refused(Reply { descriptor, fence: true, ..reply });
     }
     // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
@@ -189,6 +189,7 @@ pub(crate) fn start_task(ctx: &mut ExecContext, slot: u32) {
             copy::receive_copy_results(ctx, slot, action, list_id, allocation);
         }
         Command::Sanitize(sanitize) => sanitize::start_sanitize(ctx, slot, sanitize),
+        Command::FormatUnit(format) => sanitize::start_format(ctx, slot, format),
     }
 }
 
@@ -215,6 +216,7 @@ pub(crate) fn handle_data(ctx: &mut ExecContext, slot: u32, data: Sg) {
         Command::ReserveOut(out) => reservation::apply_parameter_list(ctx, slot, out, &data),
         Command::ExtendedCopy { .. } => copy::apply_parameter_list(ctx, slot, &data),
         Command::Sanitize(sanitize) => sanitize::apply_parameter_list(ctx, slot, sanitize, &data),
+        Command::FormatUnit(format) => sanitize::apply_format_list(ctx, slot, format, &data),
         // No other asks for data.
         _ => ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
@@ -255,7 +257,7 @@ pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletio
 pub(crate) fn end_internal_task(ctx: &mut ExecContext, slot: u32) {
     match ctx.tasks.get(slot).job {
         AfterOperation::Background(_) => cache::handle_background_ended(ctx, slot, None),
-        _ => sanitize::finish_sanitize(ctx, slot, Err(Sense::SANITIZE_FAILED)),
+        _ => sanitize::fail_sanitize(ctx, slot),
     }
 }
 

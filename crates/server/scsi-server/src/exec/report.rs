@@ -5,7 +5,7 @@ use buf::Sg;
 use scsi::cdb::{BufferAccess, ReadDefects, ReportOpcodes};
 use scsi::echo_buffer::{EchoBufferAccess, encode_echo_descriptor};
 use scsi::report::SupportedTaskManagement;
-use scsi::sense::{Sense, SenseKey};
+use scsi::sense::Sense;
 use scsi::{defects as defect_lists, report};
 
 use super::identify::write_sense_data;
@@ -24,7 +24,7 @@ pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, 
     let pending = state.lun_index(lun).and_then(|at| state.luns.get(at)?.attentions.peek_oldest());
     let unit = ctx.logical_unit_of(slot);
     let sense = match pending {
-        Some(code) => Sense::new(SenseKey::UNIT_ATTENTION, code),
+        Some(code) => status::unit_attention_sense(code),
         None => {
             let access = unit.view.path_access(ctx.nexus_of(slot).nexus.port);
             status::unit_state_sense(access, unit.not_ready_reason())

@@ -1,4 +1,5 @@
-//! SANITIZE (SBC-3 §4.11, §5.24).
+//! SANITIZE (SBC-3 §4.11, §5.24), and FORMAT UNIT (§5.3), which is the same work: there is one format, so what a format
+//! does is that all blocks are zero afterwards.
 //!
 //! A sanitize continues whatever happens to the command, the nexus or the reservation that began it. So it is
 //! the server's own task, with its own nexus. First the volume's home closes the volume for everything else
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use buf::{Payload, Sg};
 use scsi::Status;
 use scsi::cdb::{Sanitize, SanitizeAction};
+use scsi::format::{FormatParameters, FormatUnit};
 use scsi::sanitize::OverwriteParameters;
 use scsi::sense::Sense;
 use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, UnservableReason, VolumeRequest};
@@ -32,7 +34,7 @@ pub(crate) fn start_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: Sanitiz
         return ctx.respond_refused(slot, refusal);
     }
     match sanitize.action {
-        SanitizeAction::BlockErase => begin_sanitize(ctx, slot, sanitize, SanitizeKind::BlockErase),
+        SanitizeAction::BlockErase => begin_sanitize(ctx, slot, &sanitize, SanitizeKind::BlockErase),
         SanitizeAction::Overwrite { list_len } => {
             let block_len = ctx.logical_unit_of(slot).view.geometry.logical;
             match OverwriteParameters::check_len(list_len, block_len) {
@@ -73,21 +75,65 @@ pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, sanitize: S
             invert: overwrite.invert,
         },
     };
-    begin_sanitize(ctx, slot, sanitize, kind);
+    begin_sanitize(ctx, slot, &sanitize, kind);
 }
 
-fn begin_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
-    let asker = ctx.tasks.io_id(slot);
-    let job = AfterOperation::Sanitize(Box::new(SanitizeJob {
+/// FORMAT UNIT.
+pub(crate) fn start_format(ctx: &mut ExecContext, slot: u32, format: FormatUnit) {
+    if let Err(refusal) = admit_on_arrival(ctx, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
+        return ctx.respond_refused(slot, refusal);
+    }
+    if format.with_list {
+        let len = FormatParameters::list_len(format.long_list);
+        return ctx.request_parameter_list(slot, len as u32, len);
+    }
+    begin_format(ctx, slot, false);
+}
+
+/// The list of a format is here.
+pub(crate) fn apply_format_list(ctx: &mut ExecContext, slot: u32, format: FormatUnit, data: &Sg) {
+    match FormatParameters::parse(&contiguous_bytes(data), format.long_list) {
+        Err(sense) => ctx.respond_check_condition(slot, sense),
+        Ok(parameters) => begin_format(ctx, slot, parameters.immediate),
+    }
+}
+
+fn begin_format(ctx: &mut ExecContext, slot: u32, immediate: bool) {
+    // What is not thin keeps its blocks.
+    let kind = if ctx.logical_unit_of(slot).view.geometry.thin {
+        SanitizeKind::BlockErase
+    } else {
+        SanitizeKind::Overwrite { pattern: Arc::from([0]), passes: 1, invert: false }
+    };
+    begin_job(ctx, slot, |asker| SanitizeJob {
         asker,
-        sanitize,
+        immediate,
+        // Only what makes every block zero heals it: another format, or a sanitize.
+        allow_exit: false,
+        formats: true,
         kind,
         stage: SanitizeStage::Closing,
-    }));
-    match ctx.open_internal_task(slot, job) {
+    });
+}
+
+fn begin_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: &Sanitize, kind: SanitizeKind) {
+    begin_job(ctx, slot, |asker| SanitizeJob {
+        asker,
+        immediate: sanitize.immediate,
+        allow_exit: sanitize.allow_exit,
+        formats: false,
+        kind,
+        stage: SanitizeStage::Closing,
+    });
+}
+
+fn begin_job(ctx: &mut ExecContext, slot: u32, job: impl FnOnce(IoId) -> SanitizeJob) {
+    let job = job(ctx.tasks.io_id(slot));
+    let request = if job.formats { VolumeRequest::FormatStart } else { VolumeRequest::SanitizeStart };
+    match ctx.open_internal_task(slot, AfterOperation::Sanitize(Box::new(job))) {
         Some(own) => {
             ctx.tasks.get_mut(slot).phase = TaskPhase::Sanitize;
-            ctx.request_volume_change(own, VolumeRequest::SanitizeStart);
+            ctx.request_volume_change(own, request);
         }
         None => ctx.complete_task(slot, Reply::with_status(Status::TASK_SET_FULL)),
     }
@@ -106,8 +152,8 @@ fn sanitize_job_mut(ctx: &mut ExecContext, slot: u32) -> &mut SanitizeJob {
 
 /// The home has closed the volume, or opened it.
 pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
-    let SanitizeJob { asker, sanitize, kind, stage } = sanitize_job_mut(ctx, slot);
-    let (asker, sanitize, kind) = (*asker, *sanitize, kind.clone());
+    let SanitizeJob { asker, immediate, allow_exit, kind, stage, .. } = sanitize_job_mut(ctx, slot);
+    let (asker, immediate, allow_exit, kind) = (*asker, *immediate, *allow_exit, kind.clone());
     match (*stage, result) {
         // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
         (SanitizeStage::Closing, Err(Refusal::NotFenced)) => request_sanitize_end(ctx, slot, false),
@@ -116,17 +162,15 @@ pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Res
         }
         (SanitizeStage::Closing, Ok(())) => {
             sanitize_job_mut(ctx, slot).stage = SanitizeStage::Running;
-            ctx.logical_unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
-            if sanitize.immediate
-                && let Some(asker) = waiting_command_slot(ctx, asker)
-            {
+            ctx.logical_unit_of(slot).spec.shared.restrict_sanitize_exit(!allow_exit);
+            if immediate && let Some(asker) = waiting_command_slot(ctx, asker) {
                 respond_good(ctx, asker);
             }
             let name = ctx.tasks.get(slot).key;
             let volume = ctx.tasks.get(slot).volume;
             ctx.submit_op_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
         }
-        (SanitizeStage::Opening { well: true }, Ok(())) => finish_sanitize(ctx, slot, Ok(())),
+        (SanitizeStage::Opening { well: true }, Ok(())) => finish_sanitize(ctx, slot),
         // That it has ended well cannot be recorded, and what is recorded is that it has not.
         (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => {
             request_sanitize_end(ctx, slot, false)
@@ -138,7 +182,7 @@ pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Res
         ) => {
             close_internal_task_with(ctx, slot, status::reply_for_refusal(refusal));
         }
-        (SanitizeStage::Opening { .. }, _) => finish_sanitize(ctx, slot, Err(Sense::SANITIZE_FAILED)),
+        (SanitizeStage::Opening { .. }, _) => fail_sanitize(ctx, slot),
         // Nothing is asked while it runs.
         (SanitizeStage::Running, _) => {}
     }
@@ -155,18 +199,20 @@ fn request_sanitize_end(ctx: &mut ExecContext, slot: u32, well: bool) {
     ctx.request_volume_change(slot, VolumeRequest::SanitizeEnd { done: well });
 }
 
-/// It is over.
-pub(crate) fn finish_sanitize(ctx: &mut ExecContext, slot: u32, result: Result<(), Sense>) {
-    match result {
-        Ok(()) => {
-            let asker = sanitize_job_mut(ctx, slot).asker;
-            if let Some(asker) = waiting_command_slot(ctx, asker) {
-                respond_good(ctx, asker);
-            }
-            ctx.close_internal_task(slot);
-        }
-        Err(sense) => close_internal_task_with(ctx, slot, Reply::check_condition(sense)),
+/// It has ended well.
+fn finish_sanitize(ctx: &mut ExecContext, slot: u32) {
+    let asker = sanitize_job_mut(ctx, slot).asker;
+    if let Some(asker) = waiting_command_slot(ctx, asker) {
+        respond_good(ctx, asker);
     }
+    ctx.close_internal_task(slot);
+}
+
+/// It has failed.
+pub(crate) fn fail_sanitize(ctx: &mut ExecContext, slot: u32) {
+    let formats = sanitize_job_mut(ctx, slot).formats;
+    let sense = if formats { Sense::FORMAT_FAILED } else { Sense::SANITIZE_FAILED };
+    close_internal_task_with(ctx, slot, Reply::check_condition(sense));
 }
 
 fn close_internal_task_with(ctx: &mut ExecContext, slot: u32, reply: Reply) {

@@ -205,7 +205,36 @@ fn paths_serve_by_their_state() {
     world.good(b, &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[0, 0, 0, 0, 1, 0, 0, 2], 0);
     world.good(b, &TUR, &[], 0);
     assert_eq!(states(&world.good(b, &rtpg, &[], 255)), [(1, 0), (2, 1)]);
-    for list in [[0, 0, 0, 0, 3, 0, 0, 9], [0, 0, 0, 0, 2, 0, 0, 2], [0, 0, 0, 0, 15, 0, 0, 2]] {
+    world.refused(a, &TUR, &[], 0, 0x06_2a06);
+    // Standby serves no blocks, but what tells of the unit and reservations (SPC-4 §5.15.2.4.4).
+    world.good(a, &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[0, 0, 0, 0, 2, 0, 0, 2], 0);
+    world.refused(b, &TUR, &[], 0, 0x06_2a06);
+    for cdb in [&TUR[..], &read_10(0, 1)] {
+        world.refused(b, cdb, &[], 255, 0x02_040b);
+    }
+    world.good(b, &[0x1a, 0, 0x3f, 0, 255, 0], &[], 255);
+    let register = [0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0];
+    let mut keys = [0; 24];
+    keys[15] = 7;
+    world.good(b, &register, &keys, 0);
+    assert_eq!(world.good(b, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 16, 0], &[], 16)[15], 7);
+    assert_eq!(states(&world.good(b, &rtpg, &[], 255)), [(1, 0), (2, 2)]);
+    // The operator prefers a port: it is shown, and told.
+    let preferred = |data: &[u8]| -> Vec<_> {
+        scsi::alua::decode_port_groups(data).map(|group| group.preferred).collect()
+    };
+    assert_eq!(preferred(&world.good(a, &rtpg, &[], 255)), [false, false]);
+    let prefers = |on| VolumeRequest::SetPreferred { ports: vec![PortId(2)], on };
+    world.request(VolumeId(0), prefers(true));
+    world.refused(a, &TUR, &[], 0, 0x06_2a06);
+    assert_eq!(preferred(&world.good(a, &rtpg, &[], 255)), [false, true]);
+    world.request(VolumeId(0), prefers(true));
+    world.good(a, &TUR, &[], 0);
+    world.request(VolumeId(0), prefers(false));
+    world.refused(a, &TUR, &[], 0, 0x06_2a06);
+    world.refused(b, &TUR, &[], 0, 0x06_2a06);
+    assert_eq!(preferred(&world.good(a, &rtpg, &[], 255)), [false, false]);
+    for list in [[0, 0, 0, 0, 3, 0, 0, 9], [0, 0, 0, 0, 14, 0, 0, 2], [0, 0, 0, 0, 15, 0, 0, 2]] {
         world.refused(b, &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &list, 0, 0x05_2600);
     }
 }

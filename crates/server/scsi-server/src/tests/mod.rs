@@ -163,6 +163,7 @@ impl World {
             let spec = UnitSpec {
                 volume: id,
                 uuid,
+                oui: None,
                 removable,
                 rpm: 0,
                 task_aborted_status: true,

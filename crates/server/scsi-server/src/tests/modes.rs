@@ -101,3 +101,33 @@ fn lists_that_are_wrong_change_nothing() {
     world.good(host, &[0x5a, 0x10, 0x3f, 0xff, 0, 0, 0, 0, 255, 0], &[], 255);
     assert_eq!(control_page(&mut world, host), page);
 }
+
+#[test]
+fn a_thin_volume_tells_its_threshold_and_when_it_is_reached() {
+    let mut world = World::new(2);
+    world.add(32768, |_| {});
+    world.add(32768, |geometry| geometry.thin = false);
+    let hosts = [world.host(0, "iqn.a", &[0, 1]), world.host(1, "iqn.b", &[0, 1])];
+    let sense = [0x5a, 8, 0x1c, 2, 0, 0, 0, 0, 64, 0];
+    let page = |world: &mut World| world.good(hosts[0], &sense, &[], 64)[8..].to_vec();
+    assert_eq!(page(&mut world)[16..], [0x01, 2, 0, 0, 0, 0, 0, 0], "none is configured");
+    // 50 % of 16 MiB, in sets of 1 MiB.
+    let gauge = volume::AllocationGauge::default();
+    world.shared[0].set_allocation_gauge(gauge.clone());
+    world.shared[0].set_thin_threshold_percent(50);
+    let shared = world.shared[0].clone();
+    world.homes[0].watch_thin_threshold(shared);
+    assert_eq!(page(&mut world)[16..], [0x81, 2, 0, 0, 0, 0, 0, 8]);
+    gauge.set(8 << 20);
+    world.homes[0].handle_timeout(Time(1_000_000_000));
+    world.run_home(VolumeId(0));
+    world.run();
+    for host in hosts {
+        let told = world.command(host, &TUR, &[], 0);
+        assert_eq!(told.code(), 0x06_3807);
+        assert_eq!(told.sense.and_then(|sense| sense.information), Some(16), "where its descriptor stands");
+        world.good(host, &TUR, &[], 0);
+    }
+    let not_thin = world.command_on(hosts[0], 1, &sense, &[], 64);
+    assert_eq!(not_thin.code(), 0x05_2400, "what is not thin has no such page");
+}

@@ -190,3 +190,88 @@ fn a_failed_sanitize_is_left_only_as_it_was_allowed() {
         world.good(host, &TUR, &[], 0);
     }
 }
+
+const FORMAT: [u8; 6] = [0x04, 0, 0, 0, 0, 0];
+const FORMAT_WITH_LIST: [u8; 6] = [0x04, 0x10, 0, 0, 0, 0];
+
+#[test]
+fn a_format_makes_every_block_zero() {
+    for thin in [true, false] {
+        let mut world = World::new(1);
+        world.add(32768, |geometry| geometry.thin = thin);
+        let host = world.host(0, "iqn.host-a", &[0]);
+        for (cdb, list) in [(FORMAT, &[][..]), (FORMAT_WITH_LIST, &[0, 0, 0, 0][..])] {
+            world.write(host, 0, &block(7));
+            world.write(host, 32767, &block(7));
+            world.good(host, &cdb, list, 0);
+            for lba in [0, 1, 32767] {
+                assert_eq!(world.read(host, lba, 1), block(0));
+            }
+        }
+        let long = [0x04, 0x30, 0, 0, 0, 0];
+        world.good(host, &long, &[0; 8], 0);
+        world.refused(host, &FORMAT_WITH_LIST, &[0, 0, 0, 8], 0, 0x05_2600);
+        world.refused(host, &[0x04, 0x40, 0, 0, 0, 0], &[], 0, 0x05_2400);
+        assert_eq!(world.lent(), 0);
+    }
+}
+
+#[test]
+fn an_immediate_format_is_answered_when_it_begins_and_says_how_far_it_is() {
+    let mut world = World::new(2);
+    world.add(32768, |geometry| geometry.thin = false);
+    world.shared[0].set_sanitize_rate(1 << 20);
+    let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(1, "iqn.b", &[0]));
+    let format = world.start(a, &FORMAT_WITH_LIST, &[0, 2, 0, 0], 0);
+    world.run();
+    assert_eq!(world.outcome(format).status, Status::GOOD);
+    world.now = Time(4_000_000_000);
+    world.run();
+    for host in [a, b] {
+        let got = world.command(host, &TUR, &[], 0);
+        assert_eq!(got.code(), 0x02_0404);
+        let scsi::sense::SenseKeySpecific::Progress(progress) = got.sense.unwrap().specific else {
+            panic!("no progress: {got:?}")
+        };
+        assert!((15_000..18_000).contains(&progress), "{progress}");
+        world.refused(host, &read_10(0, 1), &[], 512, 0x02_0404);
+        world.refused(host, &FORMAT, &[], 0, 0x02_0404);
+        world.refused(host, &overwrite(8, 0), &[1, 0, 0, 4, 1, 2, 3, 4], 0, 0x02_0404);
+        let sense = world.good(host, &[0x03, 0, 0, 0, 18, 0], &[], 18);
+        assert_eq!((sense[2], sense[12], sense[13]), (2, 4, 4));
+    }
+    world.run_out();
+    world.good(a, &TUR, &[], 0);
+    world.good(b, &TUR, &[], 0);
+}
+
+#[test]
+fn a_format_that_failed_is_healed_by_another_one() {
+    let mut world = World::new(1);
+    world.add(32768, |geometry| geometry.thin = false);
+    let host = world.host(0, "iqn.host-a", &[0]);
+    world.shared[0].set_sanitize_rate(1 << 20);
+    let format = world.start(host, &FORMAT, &[], 0);
+    world.run();
+    world.stores_fail = true;
+    world.run_out();
+    assert_eq!(world.outcome(format).code(), 0x03_3101);
+    world.refused(host, &TUR, &[], 0, 0x03_3103);
+    world.refused(host, &[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0, 0x05_2400);
+    world.stores_fail = false;
+    world.shared[0].set_sanitize_rate(0);
+    world.good(host, &FORMAT, &[], 0);
+    world.good(host, &TUR, &[], 0);
+}
+
+#[test]
+fn a_format_is_refused_as_a_write_is() {
+    let (mut world, host) = disk();
+    let other = world.host(0, "iqn.b", &[0]);
+    world.good(other, &[0x16, 0, 0, 0, 0, 0], &[], 0);
+    world.conflicts(host, &FORMAT, &[], 0);
+    let reads = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
+    world.server(other).change_luns(other.key, reads);
+    world.command(other, &TUR, &[], 0);
+    world.refused(other, &FORMAT, &[], 0, 0x07_2700);
+}

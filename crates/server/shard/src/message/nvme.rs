@@ -9,8 +9,8 @@ use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::tls::PskIdentity;
 use nvme::{HostId, Nqn};
 use nvme_server::{
-    ComputeId, ControllerListQuery, ControllerResetAnswer, ControllerResetRequest, IoQueueConnect, QueueCounters,
-    QueueMessage, QueueSpec,
+    ComputeId, ControllerListQuery, ControllerResetAnswer, ControllerResetRequest, IoQueueConnect,
+    QueueCounters, QueueMessage, QueueSpec,
 };
 use nvme_tcp::QueueHandoff;
 use tls::Psk;

@@ -49,8 +49,10 @@ impl Shard {
                 self.nvme.server.handle_io_done(cx, done);
                 self.nvme.run_steps(cx, &mut self.parts);
             }
-            // Those of the shard are told apart before, and those of gates end below them.
-            IdSpace::Shard | IdSpace::Gate => {}
+            // The flush of a stop is told apart before.
+            IdSpace::Shard => self.nvme.formats.handle_io_done(&mut self.parts, &done),
+            // Those of gates end below them.
+            IdSpace::Gate => {}
         }
         self.parts.deferred.follows = false;
     }
@@ -114,7 +116,10 @@ impl Shard {
             IdSpace::Nvme => self.nvme.server.handle_volume_answer(cx, id, result),
             IdSpace::Gate => self.parts.volumes.handle_gate_answer(cx, volume, &answer),
             IdSpace::Shard => {
-                if !self.iscsi.handle_nexus_end_answer(cx, &mut self.parts, id) {
+                if let Some((asked, end)) = self.nvme.formats.handle_answer(cx, &mut self.parts, id, result) {
+                    self.nvme.server.handle_format_end(cx, asked, end);
+                    self.nvme.run_steps(cx, &mut self.parts);
+                } else if !self.iscsi.handle_nexus_end_answer(cx, &mut self.parts, id) {
                     self.requests.handle_answer(&mut self.parts.outbox, &answer);
                 }
             }

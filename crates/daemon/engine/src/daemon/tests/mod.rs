@@ -90,6 +90,7 @@ impl Engine for Memory {
             target: None,
             addresses: Vec::new(),
             state: "optimized".into(),
+            preferred: false,
         };
         let standing = control::report::VolumeStateReport {
             volume: "demo".into(),
@@ -109,6 +110,9 @@ impl Engine for Memory {
     }
     fn set_path_access(&self, name: &str, ports: &[u16], to: volume::PathAccess) -> Result<(), EngineError> {
         self.tell(format!("paths {name} {ports:?} {to:?}"))
+    }
+    fn set_preferred_paths(&self, name: &str, ports: &[u16], on: bool) -> Result<(), EngineError> {
+        self.tell(format!("preferred {name} {ports:?} {on}"))
     }
     fn set_write_protection(&self, name: &str, on: bool) -> Result<(), EngineError> {
         self.tell(format!("protect {name} {on}"))

@@ -21,8 +21,8 @@ fn targets_are_found_by_the_end_of_their_name() {
 fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
     let Fixture { engine, daemon, .. } = fixture();
     let set = |port, group, state: &str| {
-        let request = Request::PathSet { name: "demo".into(), port, group, state: state.into() };
-        daemon.handle_request(request)
+        let (name, state) = ("demo".into(), Some(state.into()));
+        daemon.handle_request(Request::PathSet { name, port, group, state, preferred: None })
     };
     let Answer::Paths(_) = set(None, Some(1), "inaccessible").unwrap() else { panic!() };
     set(Some(2), None, "non-optimized").unwrap();
@@ -37,6 +37,15 @@ fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
         why.code == RefusalCode::Invalid && why.message.contains("did you mean \"optimized\""),
         "{why:?}"
     );
+    let prefer = |state: Option<&str>, preferred| {
+        let (name, state) = ("demo".into(), state.map(str::to_owned));
+        daemon.handle_request(Request::PathSet { name, port: Some(1), group: None, state, preferred })
+    };
+    prefer(None, Some(true)).unwrap();
+    prefer(Some("standby"), Some(false)).unwrap();
+    let told = ["preferred demo [1] true", "paths demo [1] Standby", "preferred demo [1] false"];
+    assert_eq!(engine.take(), told);
+    assert_eq!(code(prefer(None, None)), RefusalCode::Invalid);
     assert_eq!(
         code(daemon.handle_request(Request::PathList { name: Some("demp".into()) })),
         RefusalCode::NotFound

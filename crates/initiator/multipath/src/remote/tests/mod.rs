@@ -1,7 +1,7 @@
 //! The volume over scripted paths.
 
-mod flush;
 mod controller_resets;
+mod flush;
 mod histories;
 mod idle;
 mod key_changes;

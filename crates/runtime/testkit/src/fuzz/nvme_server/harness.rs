@@ -7,8 +7,8 @@ use std::sync::Arc;
 use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use nvme::{Direction, HostId, Nqn, Sqe};
 use nvme_server::{
-    CommandKey, ControllerLimits, ControllerSpec, ControllerStep, HostIdentity, IoQueueConnect,
-    NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
+    CommandKey, ControllerLimits, ControllerSpec, ControllerStep, FormatFailure, HostIdentity,
+    IoQueueConnect, NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
     Ack, Failure, Fault, Gate, Identity, Io, IoCompletion, PortId, RamBackend, RamDisk, RequestId, Requester,
@@ -333,6 +333,11 @@ impl Harness {
                         core.server.reset_controller((ShardId(shard as u16), id), &request)
                     });
                 }
+            }
+            Step::Other(ControllerStep::FormatVolume { id, .. }) => {
+                self.with_shard(shard, |core, cx| {
+                    core.server.handle_format_end(cx, id, Err(FormatFailure::Failed))
+                });
             }
             Step::Other(ControllerStep::AnswerReset { to, id, answer }) => {
                 let shards = self.cores.len() as u16;

@@ -40,7 +40,7 @@ fn the_controller_says_what_hosts_need() {
     assert_eq!(&data[64..72], b"1       ");
     assert_eq!((data[76], data[77], u16_at(&data, 78)), (0b1011, 8, 3));
     assert_eq!((u32_at(&data, 80), u32_at(&data, 92), u32_at(&data, 96)), (0x0002_0000, 0x900, 0x41));
-    assert_eq!((data[111], u16_at(&data, 256), data[258], data[259]), (1, 0, 7, 3));
+    assert_eq!((data[111], u16_at(&data, 256), data[258], data[259]), (1, 2, 7, 3));
     assert_eq!((data[260], data[261], data[262], u16_at(&data, 320)), (3, 0x26, 63, 10));
     assert_eq!((data[342], data[343], u32_at(&data, 344), u32_at(&data, 348)), (10, 0x1f, 64, 64));
     assert_eq!((data[512], data[513], u16_at(&data, 514), u32_at(&data, 516)), (0x66, 0x44, 128, 64));

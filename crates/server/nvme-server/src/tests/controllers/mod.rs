@@ -5,6 +5,7 @@ mod auth;
 mod discovering;
 pub(super) mod events;
 mod features;
+mod formats;
 mod hostile;
 mod identify;
 mod life;
@@ -24,8 +25,8 @@ use zerocopy::little_endian::{U16, U32};
 use super::{End, Host, Started, World};
 use crate::discovery::DiscoveryEntries;
 use crate::{
-    ControllerLimits, ControllerSpec, DiscoverySpec, IoQueueConnect, NamespaceEntry, QueueKey, QueueSpec,
-    Subsystem,
+    ControllerLimits, ControllerSpec, ControllerStep, DiscoverySpec, IoQueueConnect, NamespaceEntry,
+    QueueKey, QueueSpec, Subsystem,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -122,6 +123,32 @@ pub(super) fn get_feature(fid: u8, nsid: u32, value: u32, room: u32) -> Sqe {
 }
 
 impl World {
+    /// What a controller asks all shards, or answers another one.
+    pub(super) fn step_between_shards(&mut self, shard: usize, step: ControllerStep) {
+        let shards = self.cores.len() as u16;
+        match step {
+            ControllerStep::ListControllers { id, of } => {
+                let here: Vec<Vec<u16>> =
+                    self.cores.iter().map(|core| core.server.local_controllers(&of)).collect();
+                for here in here {
+                    let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                    self.cores[shard].server.handle_shard_controllers(&mut cx, id, shards, &here);
+                }
+            }
+            ControllerStep::ResetController { id, request } => {
+                for asked in 0..self.cores.len() {
+                    self.cores[asked].server.reset_controller((ShardId(shard as u16), id), &request);
+                    self.steps(asked);
+                }
+            }
+            ControllerStep::AnswerReset { to, id, answer } => {
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                self.cores[usize::from(to.0)].server.handle_reset_answer(&mut cx, id, shards, answer);
+            }
+            other => unreachable!("{other:?} is no step between shards"),
+        }
+    }
+
     /// Opens a controller on the shard that its number names.
     pub(super) fn open(&mut self, spec: ControllerSpec) -> Host {
         self.linked = true;

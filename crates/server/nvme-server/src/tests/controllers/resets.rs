@@ -73,7 +73,8 @@ fn resets_of_what_is_not_the_hosts_own_are_refused() {
     assert_eq!(world.command(other, &reset(own), &[]), invalid, "itself");
     let stranger = world.controller(spec(5, 2, vec![entry(0)]));
     assert_eq!(world.command(stranger, &reset(lost), &[]), invalid, "another host's");
-    let elsewhere = Arc::new(Subsystem { nqn: nqn("nqn.2026-11.io.blockwire:other"), ..(*subsystem()).clone() });
+    let elsewhere =
+        Arc::new(Subsystem { nqn: nqn("nqn.2026-11.io.blockwire:other"), ..(*subsystem()).clone() });
     let elsewhere = world.controller(ControllerSpec { subsystem: elsewhere, ..spec(7, 1, vec![entry(0)]) });
     assert_eq!(world.command(elsewhere, &reset(lost), &[]), invalid, "of another subsystem");
     // A guess of its random number names nobody.

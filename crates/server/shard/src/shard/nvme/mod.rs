@@ -9,6 +9,7 @@ mod accept;
 mod authentication;
 mod connect;
 pub(super) mod control;
+mod formats;
 mod memory_offer;
 mod open_queues;
 mod pending_connects;
@@ -39,6 +40,7 @@ use crate::exports::PlacementQuery;
 use crate::log::{Log, LogLine, NvmeLogLine};
 use crate::message::{Message, NvmeMessage, QueueGrant};
 use crate::shard::outbox::Outbox;
+use formats::PendingFormats;
 use queue_conn::{ConnectRequest, OpenQueue, QueueConn, QueueState};
 
 /// How long last words may take to leave.
@@ -59,6 +61,7 @@ pub(super) struct NvmeFront {
     reported_left: Option<u64>,
     /// Queues that wait for their numbers.
     pending_connects: pending_connects::PendingConnects,
+    pub(super) formats: PendingFormats,
 }
 
 impl NvmeFront {
@@ -72,6 +75,7 @@ impl NvmeFront {
             operations: OperationCommands::default(),
             reported_left: None,
             pending_connects: pending_connects::PendingConnects::new(),
+            formats: PendingFormats::default(),
         }
     }
 

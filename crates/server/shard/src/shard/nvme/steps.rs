@@ -32,6 +32,7 @@ impl NvmeFront {
                     Message::Nvme(NvmeMessage::ResetController(from, id, Box::new(request.clone())))
                 });
             }
+            ControllerStep::FormatVolume { id, volume, who } => self.formats.start(parts, id, volume, who),
             ControllerStep::AnswerReset { to, id, answer } => {
                 parts.outbox.post(to, Message::Nvme(NvmeMessage::ResetAnswered(id, answer)));
             }
