@@ -375,7 +375,9 @@ pub fn examine_path(text: &str) -> Result<PathExamination, Error> {
                     return Some(());
                 }
                 PathEvent::Changed(_) | PathEvent::ReservationsChanged | PathEvent::Fenced => {}
-                PathEvent::ReservationReply { .. } | PathEvent::RawDone(_) | PathEvent::ControllerReset { .. } => {}
+                PathEvent::ReservationReply { .. }
+                | PathEvent::RawDone(_)
+                | PathEvent::ControllerReset { .. } => {}
             }
         }
         if outcome.is_none() {

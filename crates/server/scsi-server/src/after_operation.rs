@@ -28,6 +28,8 @@ pub(crate) enum AfterOperation {
     Eject,
     /// LOG SENSE counts mapped blocks.
     MappedBlockCount(Box<MappedBlockCount>),
+    /// Which volumes the list of an EXTENDED COPY, these bytes, may name.
+    CopyList(Box<[u8]>),
     /// EXTENDED COPY.
     Copy(Box<CopyJob>),
     /// A sanitize: no task of the initiator's, but of the server's own.

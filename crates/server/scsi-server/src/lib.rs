@@ -40,9 +40,11 @@ mod tests;
 mod unit;
 mod unit_attention;
 
-pub use nexus::{InquiryProduct, LunEntry, NexusSpec, TargetPort};
+pub use nexus::{CopyVolume, InquiryProduct, LunEntry, NexusSpec, TargetPort};
 pub use server::Server;
-pub use step::{ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
+pub use step::{
+    DeviceStep, ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey,
+};
 pub use task::IncomingCommand;
 pub use task_set::TaskAttribute;
 pub use unit::UnitSpec;

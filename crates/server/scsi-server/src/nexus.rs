@@ -22,6 +22,15 @@ pub struct LunEntry {
     pub read_only: bool,
 }
 
+/// A volume that a nexus has no LUN of, and may name in a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyVolume {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether it may only be the source.
+    pub read_only: bool,
+}
+
 /// What INQUIRY shows: printable ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InquiryProduct {
@@ -116,6 +125,8 @@ pub(crate) struct NexusState {
     pub(crate) echo: Option<Vec<u8>>,
     /// Ended and running copies, oldest first, at most [`COPY_RECORDS_MAX`].
     pub(crate) copies: Vec<CopyRecord>,
+    /// What copies of it may name beyond its logical units; what was last said of that.
+    pub(crate) copy_volumes: Vec<CopyVolume>,
     /// In whose name copies are made (see `ExecContext::open_internal_nexus`).
     pub(crate) internal_nexus: Option<NexusKey>,
 }
@@ -123,7 +134,15 @@ pub(crate) struct NexusState {
 impl NexusState {
     /// A nexus with nothing in flight and nothing to report.
     pub(crate) fn new(spec: NexusSpec, luns: Vec<LunState>) -> Self {
-        NexusState { spec, luns, slots: Vec::new(), echo: None, copies: Vec::new(), internal_nexus: None }
+        NexusState {
+            spec,
+            luns,
+            slots: Vec::new(),
+            echo: None,
+            copies: Vec::new(),
+            copy_volumes: Vec::new(),
+            internal_nexus: None,
+        }
     }
 
     /// Notes where a task is. The low half of a tag is a dense index (see [`TaskKey`]).

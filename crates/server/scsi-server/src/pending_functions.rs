@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use volume::{IdSpace, RequestId, VolumeId, VolumeRequest};
 
-use crate::step::{ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
+use crate::step::{DeviceStep, ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
 
 /// Requests of functions have numbers from here on; those of tasks are below.
 const FUNCTION_REQUEST_BASE: u64 = 1 << 61;
@@ -85,10 +85,8 @@ impl PendingFunctions {
         self.pending.retain(|pending| {
             let waits = !pending.affected.is_empty() || !pending.requests.is_empty();
             if !waits {
-                steps.push_back(Step::Other(ManagementEnd {
-                    task: pending.function,
-                    outcome: pending.outcome,
-                }));
+                let end = ManagementEnd { task: pending.function, outcome: pending.outcome };
+                steps.push_back(Step::Other(DeviceStep::ManagementEnd(end)));
             }
             waits
         });

@@ -12,7 +12,7 @@ use volume::{InlineIo, IoCompletion, RequestId, ShardId, View, VolumeId, VolumeR
 use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::exec;
-use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
+use crate::nexus::{CopyVolume, LunEntry, LunState, NexusSpec, NexusState};
 use crate::step::{NexusKey, Reply, Step, TaskKey};
 use crate::task::{IncomingCommand, Task, TaskEnding, TaskPhase};
 use crate::task_set::ExecutedAttribute;
@@ -258,6 +258,24 @@ impl Server {
         }
         state.spec.luns = luns;
         self.apply_luns_to_tasks(key);
+        self.start_ready_tasks();
+    }
+
+    /// Whether a copy of this nexus has named a volume that it has no LUN of.
+    pub fn has_copy_volumes(&self, key: NexusKey) -> bool {
+        !self.context.nexus_state(key).copy_volumes.is_empty()
+    }
+
+    /// What the copies of a nexus may name besides its logical units, from now on.
+    pub fn change_copy_volumes(&mut self, key: NexusKey, volumes: Vec<CopyVolume>) {
+        self.context.nexus_state_mut(key).copy_volumes = volumes;
+    }
+
+    /// The answer to [`DeviceStep::FindCopyVolumes`](crate::DeviceStep::FindCopyVolumes).
+    pub fn handle_copy_volumes(&mut self, task: TaskKey, volumes: Vec<CopyVolume>) {
+        let Some(slot) = self.context.find_task(task) else { return };
+        self.change_copy_volumes(task.nexus, volumes);
+        exec::copy::handle_copy_volumes(&mut self.context, slot);
         self.start_ready_tasks();
     }
 

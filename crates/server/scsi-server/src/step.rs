@@ -41,7 +41,17 @@ pub struct Reply {
 /// Something for the caller to do. [`CommandStep::Io`] names a nexus of the server's own where the bytes are for no
 /// initiator (a copy), or where the operation outlives the nexus that asked (a sanitize);
 /// [`Server::nexus`](crate::Server::nexus) gives its identity and rights all the same.
-pub type Step = CommandStep<TaskKey, Reply, ManagementEnd>;
+pub type Step = CommandStep<TaskKey, Reply, DeviceStep>;
+
+/// A step that only SCSI has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceStep {
+    /// A task management function has ended.
+    ManagementEnd(ManagementEnd),
+    /// This task's copy names volumes that its nexus has no LUN of:
+    /// [`Server::handle_copy_volumes`](crate::Server::handle_copy_volumes) is to say which it may copy all the same.
+    FindCopyVolumes(TaskKey),
+}
 
 /// A task management function has ended; all tasks that it affected ended before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,9 @@ use crate::exec;
 use crate::nexus::LunEntry;
 use crate::server::Server;
 use crate::status;
-use crate::step::{ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Step, TaskKey};
+use crate::step::{
+    DeviceStep, ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Step, TaskKey,
+};
 use crate::task::{Task, TaskEnding, TaskPhase};
 use crate::unit::LogicalUnit;
 
@@ -116,7 +118,7 @@ impl Server {
     }
 
     fn push_management_end(&mut self, task: TaskKey, outcome: ManagementOutcome) {
-        self.context.steps.push_back(Step::Other(ManagementEnd { task, outcome }));
+        self.context.steps.push_back(Step::Other(DeviceStep::ManagementEnd(ManagementEnd { task, outcome })));
     }
 
     fn find_live_task(&self, nexus: NexusKey, tag: Option<u64>) -> Option<u32> {

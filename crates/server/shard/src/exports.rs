@@ -386,6 +386,9 @@ impl InitiatorRule {
 
 #[cfg(test)]
 mod tests {
+    use iscsi::chap::{Algorithm, ChapAccount, Secret};
+    use iscsi::login::ChapAccounts;
+
     use super::*;
 
     #[test]
@@ -404,6 +407,61 @@ mod tests {
         assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
         let anywhere = InitiatorRule { locals: Vec::new(), ..rule.clone() };
         assert!(anywhere.matches("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn copies_may_name_what_a_login_to_another_target_would_reach() {
+        let portal = |listener: u16, port: u16| Portal {
+            listener: ListenerId(listener),
+            address: SocketAddr::new("192.0.2.1".parse().unwrap(), port),
+            group: port,
+            port: PortId(port),
+        };
+        let accounts = |secret: &str| ChapAccounts {
+            accounts: vec![ChapAccount { name: "user".into(), secret: Secret::new(secret.into()) }],
+            mutual: None,
+            demands_mutual: false,
+            algorithms: Algorithm::ALL.to_vec(),
+        };
+        let target = |name: &str, volume: u64, alter: &dyn Fn(&mut TargetExport)| {
+            let mut target = TargetExport::open_to_all(name, &[VolumeId(volume)]);
+            alter(&mut target);
+            target
+        };
+        let proves = |secret: &'static str| {
+            move |target: &mut TargetExport| target.rules[0].auth = AuthPolicy::Required(accounts(secret))
+        };
+        let exports = Exports {
+            portals: vec![portal(0, 3260), portal(1, 3261)],
+            targets: vec![
+                target("iqn.here", 0, &proves("one secret of it")),
+                target("iqn.reads", 1, &|target| target.rules[0].luns = LunMask::All { read_only: true }),
+                target("iqn.same", 2, &proves("one secret of it")),
+                target("iqn.other", 3, &proves("another secret of it")),
+                target("iqn.optional", 4, &|target| {
+                    target.rules[0].auth = AuthPolicy::Optional(accounts("another secret of it"));
+                }),
+                target("iqn.elsewhere", 5, &|target| target.groups = vec![3261]),
+                target("iqn.named", 6, &|target| target.rules[0].initiators = vec!["iqn.b".into()]),
+            ],
+            ..Exports::default()
+        };
+        let by = |listener: u16| AcceptedSocket {
+            listener: ListenerId(listener),
+            peer: "198.51.100.7:4000".parse().unwrap(),
+            local: "192.0.2.1:3260".parse().unwrap(),
+            cpu: None,
+        };
+        let seen = |user, links: &[AcceptedSocket]| {
+            let volumes = exports.copy_volumes("iqn.here", ("iqn.a", user), links);
+            volumes.iter().map(|one| (one.volume.0, one.read_only)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(Some("user"), &[by(0)]), [(1, true), (2, false), (4, false)]);
+        assert_eq!(seen(None, &[by(0)]), [(1, true), (4, false)]);
+        assert_eq!(seen(Some("another"), &[by(0)]), [(1, true), (4, false)]);
+        assert_eq!(seen(None, &[by(1)]), [(1, true), (4, false), (5, false)]);
+        assert_eq!(seen(None, &[by(0), by(1)]), [(1, true), (4, false)]);
+        assert_eq!(seen(None, &[by(7)]), []);
     }
 
     #[test]

@@ -123,6 +123,27 @@ pub enum AuthPolicy {
     Required(ChapAccounts),
 }
 
+impl AuthPolicy {
+    fn accounts(&self) -> &[ChapAccount] {
+        match self {
+            AuthPolicy::None => &[],
+            AuthPolicy::Optional(chap) | AuthPolicy::Dispensable(chap) | AuthPolicy::Required(chap) => {
+                &chap.accounts
+            }
+        }
+    }
+
+    /// The account of this name.
+    pub fn account(&self, name: &str) -> Option<&ChapAccount> {
+        self.accounts().iter().find(|account| account.name == name)
+    }
+
+    /// Whether an initiator that has proved to be this account of another policy could do so here.
+    pub fn has_account(&self, account: &ChapAccount) -> bool {
+        self.account(&account.name).is_some_and(|own| own.secret.constant_time_eq(&account.secret))
+    }
+}
+
 /// Accounts of a CHAP exchange.
 #[derive(Clone, Debug)]
 pub struct ChapAccounts {

@@ -1,6 +1,7 @@
 //! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 §5.17, §6.4, §6.17).
 //!
-//! A copy reaches only logical units that the requesting nexus reaches, with this nexus' rights. Both are
+//! A copy reaches only logical units that the requesting nexus reaches, and volumes that its initiator would reach with a
+//! login to another target ([`DeviceStep::FindCopyVolumes`]), with this nexus' rights. Both are
 //! checked again before each chunk: a read of the source and a write of the destination, in turn, so that an
 //! abort is fast and little memory is held. The gates admit each operation like any other. Segments in bytes
 //! may begin and end within blocks. Such a block of the destination is read and written back with a
@@ -21,7 +22,7 @@ use crate::after_operation::{AfterOperation, CheckedSegment, CopyJob, CopyStage}
 use crate::context::ExecContext;
 use crate::nexus::{COPY_RECORDS_MAX, CopyRecord};
 use crate::status;
-use crate::step::{NexusKey, Reply, TaskKey};
+use crate::step::{DeviceStep, NexusKey, Reply, Step, TaskKey};
 
 /// What the copy manager takes.
 pub(crate) const COPY_LIMITS: CopyLimits = CopyLimits {
@@ -66,13 +67,40 @@ pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) 
         Ok(list) => list,
         Err(sense) => return ctx.respond_check_condition(slot, sense),
     };
+    let key = ctx.tasks.get(slot).key;
+    let is_own = |volume| ctx.nexus(key.nexus).luns.iter().any(|entry| entry.volume == volume);
+    let all_own = list.targets().all(|target| named_volumes(ctx, key.nexus, &target).any(is_own));
+    if all_own {
+        return start_copy(ctx, slot, &list);
+    }
+    ctx.tasks.get_mut(slot).job = AfterOperation::CopyList(bytes.as_ref().into());
+    ctx.steps.push_back(Step::Other(DeviceStep::FindCopyVolumes(key)));
+}
+
+/// What the copies of a task's nexus may name besides its units is known.
+pub(crate) fn handle_copy_volumes(ctx: &mut ExecContext, slot: u32) {
+    let task = ctx.tasks.get_mut(slot);
+    let bytes = match std::mem::replace(&mut task.job, AfterOperation::Plain) {
+        AfterOperation::CopyList(bytes) => bytes,
+        job => {
+            task.job = job;
+            return;
+        }
+    };
+    match CopyParameterList::parse(&bytes, &COPY_LIMITS) {
+        Ok(list) => start_copy(ctx, slot, &list),
+        Err(sense) => ctx.respond_check_condition(slot, sense),
+    }
+}
+
+fn start_copy(ctx: &mut ExecContext, slot: u32, list: &CopyParameterList<'_>) {
     let nexus = ctx.tasks.get(slot).key.nexus;
     let id = (list.usage == ListIdUsage::Hold).then_some(list.id);
     if id.and_then(|id| ctx.nexus_state_mut(nexus).copy_record_mut(id)).is_some_and(is_running) {
         return ctx.respond_check_condition(slot, Sense::invalid_list_field(0, None));
     }
     let runs =
-        list.segments().map(|segment| validate_segment(ctx, nexus, &list, segment)).collect::<Result<_, _>>();
+        list.segments().map(|segment| validate_segment(ctx, nexus, list, segment)).collect::<Result<_, _>>();
     let runs = match runs {
         Ok(runs) => runs,
         Err(reply) => {
@@ -97,21 +125,35 @@ fn is_running(copy: &mut CopyRecord) -> bool {
     copy.status.state == CopyState::InProgress
 }
 
-/// The volume that a descriptor names, if the nexus reaches it.
+/// The volumes that a nexus may name, and whether each may only be read.
+fn copied_volumes(ctx: &ExecContext, nexus: NexusKey) -> impl Iterator<Item = (VolumeId, bool)> {
+    let state = ctx.nexus_state(nexus);
+    let own = state.spec.luns.iter().map(|entry| (entry.volume, entry.read_only));
+    own.chain(state.copy_volumes.iter().map(|entry| (entry.volume, entry.read_only)))
+}
+
+/// Those of them that a descriptor names: one, by as many ways as lead to it.
+fn named_volumes<'a>(
+    ctx: &'a ExecContext,
+    nexus: NexusKey,
+    target: &'a CopyTarget<'_>,
+) -> impl Iterator<Item = VolumeId> {
+    copied_volumes(ctx, nexus).map(|(volume, _)| volume).filter(move |volume| {
+        let unit = ctx.logical_unit(*volume);
+        unit.is_some_and(|unit| unit.device_names(ctx.nexus(nexus)).is_named_by(&target.designator))
+    })
+}
+
+/// The volume that a descriptor names, if the nexus may copy it.
 fn resolve_target_volume(
     ctx: &ExecContext,
     nexus: NexusKey,
     target: &CopyTarget<'_>,
 ) -> Result<VolumeId, Reply> {
-    let spec = ctx.nexus(nexus);
-    let named = spec.luns.iter().find_map(|entry| {
-        let unit = ctx.logical_unit(entry.volume)?;
-        unit.device_names(spec).is_named_by(&target.designator).then_some((entry.volume, unit))
-    });
-    let Some((volume, unit)) = named else {
+    let Some(volume) = named_volumes(ctx, nexus, target).next() else {
         return Err(Reply::check_condition(Sense::COPY_TARGET_NOT_REACHABLE));
     };
-    if target.block_len != 0 && target.block_len != unit.view.geometry.logical {
+    if target.block_len != 0 && u64::from(target.block_len) != logical_block_len(ctx, volume) {
         return Err(Reply::check_condition(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     }
     Ok(volume)
@@ -215,11 +257,11 @@ fn check_chunk_admitted(
 
 fn admit_for_nexus(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
     let spec = ctx.nexus(nexus);
-    let mut ways = spec.luns.iter().filter(|entry| entry.volume == volume).peekable();
+    let mut ways = copied_volumes(ctx, nexus).filter(|(reached, _)| *reached == volume).peekable();
     let Some(unit) = ctx.logical_unit(volume).filter(|_| ways.peek().is_some()) else {
         return Err(Refusal::NotReady(volume::UnservableReason::Removed));
     };
-    if op.is_write() && ways.all(|entry| entry.read_only) {
+    if op.is_write() && ways.all(|(_, read_only)| read_only) {
         return Err(Refusal::ReadOnly);
     }
     unit.view.admit(&spec.nexus, op)

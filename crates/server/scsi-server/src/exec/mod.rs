@@ -25,7 +25,7 @@ mod vpd;
 
 use buf::Sg;
 use scsi::lun::{LunAddress, REPORT_LUNS_WLUN};
-use scsi::sense::{Sense, SenseKey};
+use scsi::sense::Sense;
 use scsi::{Command, CommandSet, DataTransfer};
 use volume::{Failure, IoCompletion, Op, Payload, Refusal, VolumeId};
 
@@ -247,7 +247,7 @@ pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletio
         }
         (AfterOperation::Eject, Ok(_)) => power::eject_medium(ctx, slot),
         // Asks are no operations.
-        (AfterOperation::Requests(_), Ok(_)) => {
+        (AfterOperation::CopyList(_) | AfterOperation::Requests(_), Ok(_)) => {
             ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE)
         }
     }

@@ -179,6 +179,41 @@ fn attack_49_copies_reach_only_own_units() {
     assert_eq!(world.lent(), 0);
 }
 
+/// Volumes of other targets: those that the initiator would reach there, and as it would. They are asked for at each copy,
+/// and looked at again before each chunk.
+#[test]
+fn attack_49_copies_reach_what_a_login_to_another_target_would() {
+    let (mut world, _, b) = two();
+    world.write(b, 0, &block(7));
+    let forth = list(1, &[0, 1], &[segment(0, 1, 0, 5, 1)]);
+    let back = list(2, &[0, 1], &[segment(1, 0, 5, 9, 1)]);
+    world.refused(b, &copy_cdb(forth.len()), &forth, 0, 0x0a_0d02);
+    let other = |read_only| vec![CopyVolume { volume: VolumeId(1), read_only }];
+    world.copy_volumes = other(false);
+    world.good(b, &copy_cdb(forth.len()), &forth, 0);
+    world.good(b, &copy_cdb(back.len()), &back, 0);
+    assert_eq!(world.read(b, 9, 1), block(7));
+    // It stays no logical unit of this nexus.
+    assert_eq!(world.command_on(b, 1, &read_10(5, 1), &[], 512).code(), 0x05_2500);
+    world.copy_volumes = other(true);
+    world.refused(b, &copy_cdb(forth.len()), &forth, 0, 0x07_2700);
+    world.good(b, &copy_cdb(back.len()), &back, 0);
+    // Not any more: while a copy is under way, and for the next.
+    world.copy_volumes = other(false);
+    let long = list(3, &[0, 1], &[segment(0, 1, 0, 0, 8000)]);
+    world.disks.hold.set(true);
+    let copy = world.start(b, &copy_cdb(long.len()), &long, 0);
+    world.run();
+    assert!(world.server(b).has_copy_volumes(b.key));
+    world.server(b).change_copy_volumes(b.key, Vec::new());
+    world.copy_volumes.clear();
+    world.disks.hold.set(false);
+    world.run();
+    assert_eq!(world.outcome(copy).code(), 0x0a_0d02);
+    world.refused(b, &copy_cdb(forth.len()), &forth, 0, 0x0a_0d02);
+    assert_eq!(world.lent(), 0);
+}
+
 fn reserve_out(
     world: &mut World,
     host: Host,

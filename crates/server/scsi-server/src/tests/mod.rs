@@ -25,9 +25,12 @@ use volume::{
     SharedGateState, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use crate::step::{ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
+use crate::step::{
+    DeviceStep, ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey,
+};
 use crate::{
-    IncomingCommand, InquiryProduct, LunEntry, NexusSpec, Server, TargetPort, TaskAttribute, UnitSpec,
+    CopyVolume, IncomingCommand, InquiryProduct, LunEntry, NexusSpec, Server, TargetPort, TaskAttribute,
+    UnitSpec,
 };
 
 /// How a task ended.
@@ -103,6 +106,8 @@ pub(super) struct World {
     tag: u64,
     /// What is done to the disks, and what reached them.
     pub(super) disks: FakeControls,
+    /// What copies may name besides the units of their nexus.
+    pub(super) copy_volumes: Vec<CopyVolume>,
     /// While set, initiators send no data.
     pub(super) withhold: bool,
 }
@@ -132,6 +137,7 @@ impl World {
             transfers: HashMap::new(),
             tag: 0,
             disks: FakeControls::default(),
+            copy_volumes: Vec::new(),
             withhold: false,
         }
     }
@@ -394,7 +400,13 @@ impl World {
             }
             Step::Respond { command: task, reply } => self.ended(shard, task, End::Reply(reply)),
             Step::Retire { command: task } => self.ended(shard, task, End::Retired),
-            Step::Other(ManagementEnd { task, outcome }) => self.ended(shard, task, End::Managed(outcome)),
+            Step::Other(DeviceStep::ManagementEnd(ManagementEnd { task, outcome })) => {
+                self.ended(shard, task, End::Managed(outcome))
+            }
+            Step::Other(DeviceStep::FindCopyVolumes(task)) => {
+                let volumes = self.copy_volumes.clone();
+                self.cores[shard].server.handle_copy_volumes(task, volumes);
+            }
             Step::Io { command: task, volume, mut io, want, .. } => {
                 if want > 0 {
                     io.payload =

@@ -7,7 +7,7 @@ use endpoint::AcceptedSocket;
 use iscsi::discovery::TargetList;
 use iscsi::login::AuthPolicy;
 use iscsi::name::TargetAddress;
-use scsi_server::LunEntry;
+use scsi_server::{CopyVolume, LunEntry};
 
 use super::{Exports, LunExport, TargetExport};
 use crate::rate_limit::RateLimiter;
@@ -31,6 +31,47 @@ impl Exports {
             read_only,
         };
         may.then(|| target.visible_luns(rule).map(entry).collect())
+    }
+
+    /// The volumes that an initiator may copy from and to by a session of `target`, besides the logical units of that: those
+    /// of the other targets that it would reach as it came here, on each of its connections. Where another target wants
+    /// proof, `user` must be an account there too, with the same secret.
+    pub(crate) fn copy_volumes(
+        &self,
+        target: &str,
+        (initiator, user): (&str, Option<&str>),
+        links: &[AcceptedSocket],
+    ) -> Vec<CopyVolume> {
+        let mut all = links.iter().map(|link| self.copy_volumes_by(target, (initiator, user), link));
+        let mut reached = all.next().unwrap_or_default();
+        for other in all {
+            reached.retain(|volume| other.contains(volume));
+        }
+        reached
+    }
+
+    fn copy_volumes_by(
+        &self,
+        target: &str,
+        (initiator, user): (&str, Option<&str>),
+        accepted: &AcceptedSocket,
+    ) -> Vec<CopyVolume> {
+        let Some(portal) = self.portal(accepted.listener) else { return Vec::new() };
+        let here = self.target(target, portal).and_then(|target| target.rule_for(initiator, accepted));
+        let account = user.and_then(|user| here?.auth.account(user));
+        let others =
+            self.targets.iter().filter(|other| &*other.name != target && other.is_reached_by(portal));
+        let mut reached = Vec::new();
+        for other in others {
+            let Some(rule) = other.rule_for(initiator, accepted) else { continue };
+            let is_proved = || account.is_some_and(|account| rule.auth.has_account(account));
+            if matches!(rule.auth, AuthPolicy::Required(_)) && !is_proved() {
+                continue;
+            }
+            let luns = other.visible_luns(rule);
+            reached.extend(luns.map(|(lun, read_only)| CopyVolume { volume: lun.volume, read_only }));
+        }
+        reached
     }
 
     /// By what an initiator is limited at a target that came like this.

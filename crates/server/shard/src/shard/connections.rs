@@ -135,6 +135,12 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// How its connections came; while it has none, the latest one.
+    pub(super) fn ways(&self) -> Vec<AcceptedSocket> {
+        let links: Vec<AcceptedSocket> = self.links.iter().map(|link| link.accepted).collect();
+        if links.is_empty() { vec![self.latest] } else { links }
+    }
+
     /// What the log says of a peer that broke the protocol on one of the links.
     pub(super) fn fault_line(&self, violation: LinkFault) -> LogLine {
         let link = self.links.iter().find(|known| known.link == violation.link);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buf::Cx;
 use endpoint::AcceptedSocket;
-use scsi_server::{LunEntry, NexusKey};
+use scsi_server::{CopyVolume, LunEntry, NexusKey};
 use stream::{Connection, ConnectionClose, Tag};
 
 use super::IscsiFront;
@@ -39,7 +39,13 @@ impl IscsiFront {
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
             match self.session_access(parts, tag) {
-                SessionAccess::Reaches(nexus, luns) => self.change_luns(parts, nexus, luns),
+                SessionAccess::Reaches(nexus, luns) => {
+                    self.change_luns(parts, nexus, luns);
+                    if self.server.has_copy_volumes(nexus) {
+                        let volumes = self.copy_volumes(parts, nexus);
+                        self.server.change_copy_volumes(nexus, volumes);
+                    }
+                }
                 SessionAccess::Discovers => {}
                 SessionAccess::Blocked => {
                     if let Some(session) = parts.conns.session_mut(tag) {
@@ -59,14 +65,22 @@ impl IscsiFront {
         }
     }
 
+    /// What the copies of a nexus may name besides its logical units, by the exports of now.
+    pub(super) fn copy_volumes(&self, parts: &mut SharedParts, nexus: NexusKey) -> Vec<CopyVolume> {
+        let conn = self.nexuses.get(nexus.0 as usize).copied().flatten();
+        let Some(session) = conn.and_then(|conn| parts.conns.session_mut(conn)) else { return Vec::new() };
+        let Some(target) = &session.target else { return Vec::new() };
+        let who = (&*session.initiator, session.user.as_deref());
+        parts.exports.copy_volumes(target, who, &session.ways())
+    }
+
     /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
     /// came; while there is none, the latest one is.
     fn session_access(&mut self, parts: &mut SharedParts, tag: Tag) -> SessionAccess {
         let Some(session) = parts.conns.session_mut(tag) else { return SessionAccess::Out };
         let (nexus, proved) = (session.nexus, session.user.is_some());
         let (target, initiator) = (session.target.clone(), session.initiator.clone());
-        let links: Vec<AcceptedSocket> = session.links.iter().map(|link| link.accepted).collect();
-        let links = if links.is_empty() { vec![session.latest] } else { links };
+        let links = session.ways();
         match (nexus, parts.exports.keep_session(target.as_deref(), &initiator, proved, &links)) {
             (_, Ok(_)) if target.is_none() => SessionAccess::Discovers,
             (Some(nexus), Ok(luns)) => SessionAccess::Reaches(nexus, luns),

@@ -20,7 +20,7 @@ use endpoint::{LinkId, ShardId};
 use iscsi::session::Response;
 use iscsi::wire::Tsih;
 use scsi::Status;
-use scsi_server::{ManagementEnd, NexusKey, Reply, Server, Step, TaskKey};
+use scsi_server::{DeviceStep, NexusKey, Reply, Server, Step, TaskKey};
 use stream::{Tag, TargetConnection};
 use volume::{IoCompletion, Requester};
 
@@ -78,14 +78,20 @@ impl ProtocolFront for IscsiFront {
     type Command = TaskKey;
     type Conn = Session;
     type Reply = Reply;
-    type ServerStep = ManagementEnd;
+    type ServerStep = DeviceStep;
 
     fn poll_step(&mut self) -> Option<Step> {
         self.server.poll_step()
     }
 
-    fn run_server_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, end: ManagementEnd) {
-        self.answer_management(cx, parts, end);
+    fn run_server_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, step: DeviceStep) {
+        match step {
+            DeviceStep::ManagementEnd(end) => self.answer_management(cx, parts, end),
+            DeviceStep::FindCopyVolumes(task) => {
+                let volumes = self.copy_volumes(parts, task.nexus);
+                self.server.handle_copy_volumes(task, volumes);
+            }
+        }
     }
 
     fn is_success(reply: &Reply) -> bool {
