@@ -68,7 +68,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["zerocopy"]) },
     Layer {
         directory: "server/shard",
-        on: "buf endpoint iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls volume",
+        on: "buf endpoint group iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls volume",
         foreign: Only(&["smallvec"]),
     },
     Layer {

@@ -81,6 +81,11 @@ impl VolumeAuthority {
         &self.view
     }
 
+    /// Counts views from `epoch` on.
+    pub(crate) fn start_at(&mut self, epoch: Epoch) {
+        self.view = View::from(VolumeState { epoch, ..(*self.view).clone() });
+    }
+
     /// Makes a change the current state.
     pub fn commit(&mut self, change: &PendingChange) {
         assert!(change.view.epoch > self.view.epoch, "a change is worked out on the truth that it replaces");
@@ -130,8 +135,8 @@ impl VolumeAuthority {
                 self.view.admit(who, &Op::Write(*span, Durability::Cached))?;
                 Ok(self.plan_bad_blocks(self.view.bad.without_span(*span)))
             }
-            // The home takes it before it comes here.
-            VolumeRequest::Withdraw => Ok(self.plan_unchanged()),
+            // The home takes the first before it comes here.
+            VolumeRequest::Withdraw | VolumeRequest::Refresh => Ok(self.plan_unchanged()),
             VolumeRequest::Remove => Ok(PendingChange {
                 notices: vec![notice_to_all(NoticeCause::InventoryChanged)],
                 ..self.plan_readiness(Some(UnservableReason::Removed))

@@ -56,6 +56,7 @@ mod owner_messages;
 mod ram;
 mod record;
 mod region_guards;
+mod replica;
 mod requester;
 pub mod reservation;
 mod shared_gate_state;

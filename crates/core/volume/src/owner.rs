@@ -23,7 +23,7 @@ use buf::Time;
 use crate::authority::{PendingChange, VolumeAuthority};
 use crate::backend::{Geometry, ShardId};
 use crate::facts::VolumeFacts;
-use crate::io::{Refusal, UnservableReason};
+use crate::io::{Epoch, Refusal, UnservableReason};
 use crate::owner_messages::{
     Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
 };
@@ -165,6 +165,14 @@ impl VolumeOwner {
     /// [`SharedGateState::set_thin_threshold_percent`], of what its gauge says.
     pub fn watch_thin_threshold(&mut self, shared: SharedGateState) {
         self.thin_threshold = Some(ThinThreshold::new(shared));
+    }
+
+    /// The same, with views counted from `epoch` on: above those of all owners of the volume before, where its gates
+    /// outlive them.
+    #[must_use]
+    pub fn starting_at(mut self, epoch: Epoch) -> VolumeOwner {
+        self.volume.start_at(epoch);
+        self
     }
 
     /// The truth as it is sent to every core. Gates are made with it.

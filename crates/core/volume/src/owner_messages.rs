@@ -150,6 +150,9 @@ pub enum VolumeRequest {
     Withdraw,
     /// The volume goes away: nothing is let through any more.
     Remove,
+    /// Changes nothing, and is answered in its turn. A gateway that shows a volume of another one asks it before it
+    /// answers from what it was told: every change that the owner has answered before was told by then.
+    Refresh,
 }
 
 impl VolumeRequest {
@@ -177,7 +180,7 @@ impl VolumeRequest {
             | VolumeRequest::FormatStart
             | VolumeRequest::SanitizeEnd { .. }
             | VolumeRequest::SanitizeForgive => None,
-            VolumeRequest::Withdraw | VolumeRequest::Remove => None,
+            VolumeRequest::Withdraw | VolumeRequest::Remove | VolumeRequest::Refresh => None,
         }
     }
 
@@ -210,6 +213,7 @@ impl VolumeRequest {
             // One that has failed is recorded as it was while it ran.
             VolumeRequest::SanitizeEnd { done } => *done,
             VolumeRequest::BackingReadOnly(_) | VolumeRequest::Withdraw | VolumeRequest::Remove => false,
+            VolumeRequest::Refresh => false,
         }
     }
 
@@ -235,6 +239,7 @@ impl VolumeRequest {
                 false
             }
             VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } | VolumeRequest::Withdraw => false,
+            VolumeRequest::Refresh => false,
         }
     }
 }
@@ -314,6 +319,8 @@ pub enum OperatorNotice {
     Closed,
     /// What was stuck has ended: the volume is open again.
     Opened,
+    /// The record that the volume's owner left cannot be read, so that the volume is not served.
+    RecordUnreadable,
     /// A sync has failed: what was written since the last good one is in doubt, and nothing more is written until
     /// the volume is opened again.
     SyncFailed,

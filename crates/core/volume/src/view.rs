@@ -69,6 +69,14 @@ pub struct VolumeState {
     /// A change could not be fenced in time: nothing is let through by any port until what is
     /// stuck in the backend has ended.
     pub closed: bool,
+    /// Another gateway of a group executes what is asked here, and decides on it: nothing is refused for what may have
+    /// changed there meanwhile.
+    pub decided_elsewhere: bool,
+    /// How this gateway of a group reaches the volume, and so how paths by its ports are shown as long as `access` says
+    /// nothing of them. What comes by them is admitted all the same: it is executed, forwarded, or held.
+    pub gateway_access: PathAccess,
+    /// The same of the other gateways' ports; ascending.
+    pub gateway_paths: Arc<[(PortId, PathAccess)]>,
 }
 
 impl VolumeState {
@@ -151,6 +159,9 @@ impl View {
             sanitized: SanitizeProgress::default(),
             owes_sanitize: false,
             closed: false,
+            decided_elsewhere: false,
+            gateway_access: PathAccess::Optimized,
+            gateway_paths: Arc::default(),
         })
     }
 
@@ -166,10 +177,29 @@ impl View {
         }
     }
 
+    /// The state of the paths by `port` as hosts are told (ALUA, ANA): as for admission, or as a group's gateways
+    /// reach the volume.
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    pub fn shown_path_access(&self, port: PortId) -> PathAccess {
+        match (self.path_access(port), self.gateway_paths.binary_search_by_key(&port, |(port, _)| *port)) {
+            (PathAccess::Optimized, Ok(at)) => self.gateway_paths[at].1,
+            (PathAccess::Optimized, Err(_)) => self.gateway_access,
+            (access, _) => access,
+        }
+    }
+
     /// Whether `who` may do `op` now. Takes no lock and allocates nothing. Ask when a command
     /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
-    /// asks again, bindingly.
+    /// asks again, bindingly. Where another gateway decides, it is asked there.
     pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
+        self.unless_decided_elsewhere(self.admit_here(who, op))
+    }
+
+    fn unless_decided_elsewhere(&self, result: Result<(), Refusal>) -> Result<(), Refusal> {
+        result.or_else(|refusal| if self.decided_elsewhere { Ok(()) } else { Err(refusal) })
+    }
+
+    fn admit_here(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
         self.admit_class(who, op.command_class())?;
         let sanitize = matches!(op, Op::Sanitize(_));
         self.check_ready(sanitize)?;
@@ -185,9 +215,12 @@ impl View {
     pub fn admit_class(&self, who: &Requester, class: CommandClass) -> Result<(), Refusal> {
         let access = self.path_access(who.port);
         if !access.allows_io() {
-            return Err(Refusal::Inaccessible(access));
+            return self.unless_decided_elsewhere(Err(Refusal::Inaccessible(access)));
         }
-        if self.reservations.admits(&who.identity, class) { Ok(()) } else { Err(Refusal::Conflict) }
+        if self.reservations.admits(&who.identity, class) {
+            return Ok(());
+        }
+        self.unless_decided_elsewhere(Err(Refusal::Conflict))
     }
 
     /// Whether a reservation of others keeps `who` from reading.

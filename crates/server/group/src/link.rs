@@ -42,7 +42,7 @@ impl<P> Command<P> {
     pub fn is_repeatable(&self) -> bool {
         match self {
             Command::Io { op, .. } => !op.is_write(),
-            Command::Change(_) => false,
+            Command::Change(request) => *request == VolumeRequest::Refresh,
         }
     }
 }

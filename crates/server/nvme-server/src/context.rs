@@ -95,6 +95,10 @@ impl ExecContext {
     /// The volume's home has answered a command's `Step::VolumeRequest`.
     pub(crate) fn handle_volume_answer(&mut self, slot: u32, result: Result<(), Refusal>) {
         match (self.tasks.get(slot).ending, result) {
+            (TaskEnding::No, Ok(())) if matches!(self.tasks.get(slot).job, AfterWait::Report) => {
+                self.tasks.get_mut(slot).phase = TaskPhase::Data;
+                crate::exec::retry_answer(self, slot);
+            }
             (TaskEnding::No, Ok(())) => self.complete_task(slot, Completion::SUCCESS),
             (TaskEnding::No, Err(refusal)) => self.complete_task(slot, status::for_refusal(refusal).into()),
             (TaskEnding::Silent | TaskEnding::Status(_), _) => self.finish_terminated(slot),

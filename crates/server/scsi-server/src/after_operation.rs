@@ -24,6 +24,8 @@ pub(crate) enum AfterOperation {
     CompareOne(Box<RepeatedCompare>),
     /// More asks, then the answer.
     Requests(VecDeque<VolumeRequest>),
+    /// PERSISTENT RESERVE IN at a gateway that does not own the volume: what it was told is as of now.
+    Refreshed,
     /// The medium is ejected.
     Eject,
     /// LOG SENSE counts mapped blocks.

@@ -317,6 +317,6 @@ fn changes_shared_state(request: &VolumeRequest) -> bool {
             false
         }
         VolumeRequest::Reset | VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
-        VolumeRequest::NexusLost(_) | VolumeRequest::Withdraw => false,
+        VolumeRequest::NexusLost(_) | VolumeRequest::Withdraw | VolumeRequest::Refresh => false,
     }
 }

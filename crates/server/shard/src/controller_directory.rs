@@ -4,12 +4,14 @@
 //! One shard keeps this directory, together with that of the iSCSI sessions. A Connect of an admin queue asks
 //! it by message. Invariants: a controller's number is unique in the daemon, and modulo the number of shards
 //! it is the controller's shard, so an I/O queue's Connect finds it without asking here. A number is not used
-//! again before all others were. While a host is connected to a subsystem, or registered with one of its
+//! again before all others were. A gateway of a group gives only numbers that the group has given it, in ranges
+//! ([`ControllerDirectory::add_range`]): they are unique among all gateways. While a host is connected to a subsystem, or registered with one of its
 //! volumes, no other Host NQN is accepted with its identifier: cloned machines share identifiers, and a
 //! preempt could not tell them apart.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use endpoint::ShardId;
@@ -19,6 +21,9 @@ use crate::login_backoff;
 
 /// The largest controller number: FFF0h and above are reserved (NVMe Base §5.17.2.1).
 pub const CNTLID_MAX: u16 = 0xffef;
+
+/// A gateway that has fewer numbers left than this asks its group for more.
+const RANGE_LEFT_MIN: usize = 16;
 
 /// What a Connect of an admin queue asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +100,12 @@ pub struct ControllerDirectory {
     left: Vec<u64>,
     /// The number given last, by shard.
     last: Vec<u16>,
+    /// The numbers that a group has given.
+    ranges: Vec<RangeInclusive<u16>>,
+    /// Only those are given.
+    in_group: bool,
+    /// More were asked for, and have not come.
+    awaits_range: bool,
 }
 
 impl ControllerDirectory {
@@ -109,7 +120,35 @@ impl ControllerDirectory {
             load: vec![0; usize::from(shards)],
             left: vec![u64::MAX; usize::from(shards)],
             last: (0..shards).collect(),
+            ranges: Vec::new(),
+            in_group: false,
+            awaits_range: true,
         }
+    }
+
+    /// Whether this is a gateway of a group. Its first range comes unasked.
+    pub fn set_in_group(&mut self, in_group: bool) {
+        self.in_group = in_group;
+    }
+
+    /// The group has given `count` numbers, from `first` on.
+    pub fn add_range(&mut self, first: u16, count: u16) {
+        let last = first.saturating_add(count.saturating_sub(1)).min(CNTLID_MAX);
+        if count > 0 && first <= last {
+            self.ranges.push(first..=last);
+        }
+        self.awaits_range = false;
+    }
+
+    /// Whether the group is to be asked for more numbers; told once, until some have come.
+    pub fn wants_range(&mut self) -> bool {
+        if !self.in_group || self.awaits_range {
+            return false;
+        }
+        let is_free = |number: &u16| *number != 0 && !self.entries.contains_key(number);
+        let free = self.ranges.iter().flat_map(|range| range.clone()).filter(is_free).count();
+        self.awaits_range = free < RANGE_LEFT_MIN;
+        self.awaits_range
     }
 
     /// Judges a claim. `registered` is the name that registrants of the subsystem's volumes with the same
@@ -218,12 +257,24 @@ impl ControllerDirectory {
                 Some(next) if next <= CNTLID_MAX => next,
                 Some(_) | None => shard,
             };
-            if number != 0 && !self.entries.contains_key(&number) {
+            let is_own = !self.in_group || self.ranges.iter().any(|range| range.contains(&number));
+            if number != 0 && is_own && !self.entries.contains_key(&number) {
                 *last = number;
                 return Some(number);
             }
         }
         None
+    }
+
+    /// The identifier that is bound to the name of a controller's host; `None`: none is, or none yet.
+    pub fn bound_host_id(&self, cntlid: u16) -> Option<[u8; 16]> {
+        self.entries.get(&cntlid).filter(|entry| entry.bound)?.host_id
+    }
+
+    /// The host of a controller, by identifier and name.
+    pub fn host_of(&self, cntlid: u16) -> Option<([u8; 16], Arc<str>)> {
+        let entry = self.entries.get(&cntlid)?;
+        Some((entry.host_id?, entry.host.clone()))
     }
 
     /// A controller has ended, or never came to be.
@@ -300,6 +351,29 @@ mod tests {
         let (third, shard) = granted(directory.admit(&request("a", 1), None));
         assert_eq!(shard, 1);
         assert_ne!(third, first, "a stale number names nobody for as long as can be");
+    }
+
+    #[test]
+    fn a_gateway_gives_the_numbers_of_its_group_and_no_others() {
+        let mut directory = ControllerDirectory::new(2);
+        directory.set_in_group(true);
+        let many = ControllerRequest { limit: 999, ..request("a", 1) };
+        assert_eq!(directory.admit(&many, None), ControllerReply::Full, "none has been given");
+        assert!(!directory.wants_range(), "the first comes unasked");
+        directory.add_range(129, 64);
+        let mut seen = HashSet::new();
+        for given in 1..=64 {
+            let (cntlid, shard) = granted(directory.admit(&many, None));
+            assert!((129..=192).contains(&cntlid) && cntlid % 2 == shard && seen.insert(cntlid));
+            assert_eq!(directory.wants_range(), given == 64 - 15, "{given}: asked for once");
+        }
+        assert_eq!(directory.admit(&many, None), ControllerReply::Full);
+        directory.add_range(65_473, 64);
+        for _ in 65_473..=CNTLID_MAX {
+            let (cntlid, _) = granted(directory.admit(&many, None));
+            assert!(cntlid >= 65_473 && seen.insert(cntlid));
+        }
+        assert_eq!(directory.admit(&many, None), ControllerReply::Full);
     }
 
     #[test]

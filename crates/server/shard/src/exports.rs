@@ -5,6 +5,7 @@
 mod blocked_hosts;
 mod condition;
 mod continuation;
+mod gateways;
 mod iscsi_access;
 mod nvme;
 mod nvme_access;
@@ -30,6 +31,7 @@ pub(crate) use nvme_access::is_proven;
 pub use blocked_hosts::BlockedHosts;
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use continuation::EndCause;
+pub use gateways::{GroupExports, OtherGateway};
 pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, NamespaceExport,
     NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport, TlsMode,
@@ -65,6 +67,8 @@ pub struct Exports {
     pub volume_limits: HashMap<VolumeId, Arc<RateLimiter>>,
     /// The processor of each shard; empty: they have none of their own.
     pub cores: Arc<[u32]>,
+    /// Of a gateway: what it exports with the others of its group.
+    pub group: Option<GroupExports>,
 }
 
 impl Default for Exports {
@@ -80,6 +84,7 @@ impl Default for Exports {
             placement: Vec::new(),
             volume_limits: HashMap::new(),
             cores: Arc::from([]),
+            group: None,
         }
     }
 }

@@ -38,11 +38,11 @@ mod shard;
 pub use controller_directory::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
     AdmissionLimits, BlockedHosts, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits,
-    DISCOVERY_NQN, EndCause, Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule,
-    InitiatorRule, LOGINS_MAX, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports,
-    NvmePortal, NvmeProduct, NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason,
-    PlacementRule, Portal, Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
-    TargetPort, TlsMode,
+    DISCOVERY_NQN, EndCause, Exports, GroupExports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed,
+    HostRule, InitiatorRule, LOGINS_MAX, LunExport, LunMask, NamespaceExport, NamespaceMask, Network,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, OtherGateway, PlacementOutcome, PlacementPolicy,
+    PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect, Referral, SESSIONS_MAX,
+    ShardPreference, SubsystemExport, TargetExport, TargetPort, TlsMode,
 };
 pub use latency::{BUCKETS, CommandLatency, Histogram, LatencyClass, LatencyStage, StageHistograms};
 pub use link_table::LinkTraffic;
@@ -50,9 +50,10 @@ pub use log::{ConnectFailure, LogLine, LoginNames, NvmeLogLine, RefusalCause};
 pub use login_backoff::source_network;
 pub use message::{
     AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionStatus, ControlReport, ControlRequest,
-    ErrorCause, ErrorCounters, HostAuthentication, IoCounters, LinkHandoff, MakeBackend, MakeNetworkBackend,
-    Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest,
-    SessionMemoryNeeds, SessionStatus, ShardListing, VolumeSpec, VolumeStatus,
+    ErrorCause, ErrorCounters, FromGateway, GroupStep, HostAuthentication, IoCounters, LinkHandoff,
+    MakeBackend, MakeNetworkBackend, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
+    QueueRefusal, QueueRequest, SessionMemoryNeeds, SessionStatus, ShardListing, ToGateway, VolumeSpec,
+    VolumeStatus,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,

@@ -1,5 +1,6 @@
 //! Messages between shards, and from the control plane.
 
+mod group;
 mod nvme;
 
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use crate::link_table::LinkTraffic;
 use crate::log::RefusalCause;
 use crate::session_directory::{AdmissionReply, AdmissionRequest};
 
+pub use self::group::{FromGateway, GroupStep, ToGateway};
 pub use nvme::{
     AdmittedQueue, HostAuthentication, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal,
     QueueRequest,
@@ -93,6 +95,12 @@ pub enum Message {
     /// From it: the store of this ticket is durable, or could not be made so. Sent to the volume's
     /// home.
     Stored(VolumeId, u64, bool),
+    /// To the control plane, about a volume of a gateway group.
+    ToGateway(Box<ToGateway>),
+    /// From it.
+    FromGateway(Box<FromGateway>),
+    /// From the home of a group's volume to every shard, and back.
+    InGroup(VolumeId, GroupStep),
     /// To every shard, for the control plane's request of this number: [`Message::BarrierReached`] is to
     /// follow. What the shard that sends it had told before is done then, since messages keep their order.
     Barrier(ShardId, u64),
@@ -155,6 +163,8 @@ pub struct VolumeSpec {
     pub disks: Vec<DiskId>,
     /// The authority, for the shard that is the volume's home.
     pub home: Option<Box<VolumeOwner>>,
+    /// Whether it is a volume of a gateway group: its authority comes with [`FromGateway::Open`], to one gateway at a time.
+    pub in_group: bool,
 }
 
 impl VolumeSpec {
@@ -178,6 +188,7 @@ impl VolumeSpec {
                 make: BackendFactory::Local(Box::new(move || Box::new(make(shard)))),
                 disks: Vec::new(),
                 home: home.take_if(|_| authority == ShardId(shard)),
+                in_group: false,
             }
         };
         (0..shards).map(spec).collect()

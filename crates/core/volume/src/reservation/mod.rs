@@ -9,7 +9,7 @@
 //! together.
 
 mod action;
-mod persistence;
+pub(crate) mod persistence;
 #[cfg(test)]
 mod tests;
 

@@ -99,6 +99,15 @@ impl Reservations {
     }
 }
 
+/// What no record keeps (see `replica.rs`).
+impl Reservations {
+    /// The state with this holder of a SCSI-2 reservation, and this generation; `None` if it contradicts itself.
+    pub(crate) fn with_volatile_state(self, legacy: Option<Arc<Identity>>, generation: u32) -> Option<Self> {
+        let excluded = legacy.is_some() && !(self.registrants.is_empty() && self.held.is_none());
+        (!excluded).then_some(Reservations { legacy, generation, ..self })
+    }
+}
+
 impl Registrant {
     fn save_to(&self, out: &mut Vec<u8>) {
         match &*self.identity {
@@ -139,7 +148,7 @@ impl Registrant {
 }
 
 #[expect(clippy::expect_used, reason = "names of hosts are at most 223 bytes, which their protocols check")]
-fn save_string(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn save_string(text: &str, out: &mut Vec<u8>) {
     out.push(u8::try_from(text.len()).expect("a name has at most 223 bytes"));
     out.extend_from_slice(text.as_bytes());
 }

@@ -253,6 +253,7 @@ impl FixedSettings {
             placement: self.placement_rules(ways),
             volume_limits: HashMap::new(),
             cores: self.cores.clone(),
+            group: None,
         }
     }
 

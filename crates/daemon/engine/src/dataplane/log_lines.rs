@@ -294,6 +294,12 @@ fn write_notice(volume: &str, remark: OperatorNotice) {
             "as much is allocated as thin_threshold says: initiators are told; discard unused blocks from the hosts \
              (fstrim), or see that what the volume lies on has space"
         ),
+        OperatorNotice::RecordUnreadable => tracing::error!(
+            target: area::VOLUME,
+            volume,
+            "not served: the record that its last owner left in the group's store is damaged; restore it, then restart \
+             this gateway"
+        ),
         OperatorNotice::SyncFailed => tracing::error!(
             target: area::VOLUME,
             volume,

@@ -331,6 +331,7 @@ impl Medium {
             make: self.backend_factory(shard),
             disks: self.disks(),
             home: if shard == at.0 { home.take() } else { None },
+            in_group: false,
         };
         Ok((0..shards).map(spec).collect())
     }

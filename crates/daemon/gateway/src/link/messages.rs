@@ -151,6 +151,7 @@ wire_enum! { VolumeRequest as VolumeRequest {
     22 Remove,
     23 FormatStart,
     24 SetPreferred { ports, on },
+    25 Refresh,
 } }
 
 wire_enum! { Action as Action {

@@ -158,6 +158,7 @@ fn requests() -> Vec<VolumeRequest> {
         VolumeRequest::MarkBad { who: who(), span },
         VolumeRequest::ClearBad { who: who(), span },
         VolumeRequest::Withdraw,
+        VolumeRequest::Refresh,
         VolumeRequest::Remove,
     ]);
     requests

@@ -9,8 +9,9 @@ use volume::{PathAccess, PortId, VolumeId};
 use crate::context::ExecContext;
 use crate::spec::NamespaceEntry;
 
-/// How long the state Change may last, in seconds (ANATT).
-pub(crate) const TRANSITION_SECONDS: u8 = 10;
+/// How long the state Change may last, in seconds (ANATT): longer than commands are held for a group without an owner
+/// (20 s). Linux resets a controller that shows it for longer.
+pub(crate) const TRANSITION_SECONDS: u8 = 30;
 
 /// The groups that a host sees, with the counts of their changes.
 #[derive(Debug, Default)]
@@ -75,7 +76,7 @@ pub(super) fn ana_groups(
     let mut groups: Vec<AnaGroup> = Vec::new();
     for entry in namespaces {
         let state = match context.volumes.get(entry.volume) {
-            Some(volume) => ana_state(volume.view.path_access(port)),
+            Some(volume) => ana_state(volume.view.shown_path_access(port)),
             // The path is not to blame, nor are others of its group.
             None if entry.volume == VolumeId::UNAVAILABLE => AnaState::Optimized,
             None => continue,

@@ -131,8 +131,14 @@ pub(super) fn start_report(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) ->
     if !access.allows_io() {
         return Err(status::for_refusal(Refusal::Inaccessible(access)));
     }
+    let elsewhere = volume.view.decided_elsewhere;
     let slot = ctx.insert_task(key, sqe, &entry, words.len as u32, AfterWait::Report)?;
-    send_report(ctx, slot);
+    if elsewhere {
+        // What this gateway was told is to be as of now.
+        ctx.request_volume_change(slot, VolumeRequest::Refresh);
+    } else {
+        send_report(ctx, slot);
+    }
     Ok(())
 }
 

@@ -8,8 +8,30 @@ use volume::{PathAccess, Refusal, UnservableReason};
 
 use crate::context::ExecContext;
 
-/// Judges the task's command.
+/// Judges the task's command. What another gateway executes it judges; what is answered here is answered by what the
+/// view says.
 pub(crate) fn check_admission(ctx: &ExecContext, slot: u32) -> Result<(), Refusal> {
+    let view = &ctx.logical_unit_of(slot).view;
+    if view.decided_elsewhere && !is_answered_by_view(&ctx.tasks.get(slot).command) {
+        return Ok(());
+    }
+    check_admission_here(ctx, slot)
+}
+
+/// Whether a command neither reads nor changes anything but what the view says.
+fn is_answered_by_view(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::TestUnitReady
+            | Command::ReadCapacity10
+            | Command::ReadCapacity16 { .. }
+            | Command::ModeSense(_)
+            | Command::LogSense(_)
+            | Command::ReserveIn { .. }
+    )
+}
+
+fn check_admission_here(ctx: &ExecContext, slot: u32) -> Result<(), Refusal> {
     let task = ctx.tasks.get(slot);
     let who = &ctx.nexus_of(slot).nexus;
     let unit = ctx.logical_unit_of(slot);

@@ -178,9 +178,7 @@ pub(crate) fn start_task(ctx: &mut ExecContext, slot: u32) {
             alua::report_target_port_groups(ctx, slot, extended, allocation);
         }
         Command::SetTargetPortGroups { list_len } => alua::set_target_port_groups(ctx, slot, list_len),
-        Command::ReserveIn { action, allocation } => {
-            reservation::persistent_reserve_in(ctx, slot, action, allocation)
-        }
+        Command::ReserveIn { .. } => reservation::persistent_reserve_in(ctx, slot),
         Command::ReserveOut(out) => reservation::persistent_reserve_out(ctx, slot, out),
         Command::Reserve => reservation::spc2_reserve_release(ctx, slot, true),
         Command::Release => reservation::spc2_reserve_release(ctx, slot, false),
@@ -247,7 +245,7 @@ pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletio
         }
         (AfterOperation::Eject, Ok(_)) => power::eject_medium(ctx, slot),
         // Asks are no operations.
-        (AfterOperation::CopyList(_) | AfterOperation::Requests(_), Ok(_)) => {
+        (AfterOperation::CopyList(_) | AfterOperation::Requests(_) | AfterOperation::Refreshed, Ok(_)) => {
             ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE)
         }
     }
@@ -282,6 +280,10 @@ pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Res
         (AfterOperation::Requests(requests), Ok(())) => match requests.pop_front() {
             Some(request) => ctx.request_volume_change(slot, request),
             None => respond_good(ctx, slot),
+        },
+        (AfterOperation::Refreshed, Ok(())) => match command_admission::check_admission(ctx, slot) {
+            Ok(()) => reservation::report_reservations(ctx, slot),
+            Err(refusal) => ctx.respond_refused(slot, refusal),
         },
         (_, Ok(())) => respond_good(ctx, slot),
     }

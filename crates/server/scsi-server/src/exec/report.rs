@@ -26,7 +26,7 @@ pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, 
     let sense = match pending {
         Some(code) => status::unit_attention_sense(code),
         None => {
-            let access = unit.view.path_access(ctx.nexus_of(slot).nexus.port);
+            let access = unit.view.shown_path_access(ctx.nexus_of(slot).nexus.port);
             status::unit_state_sense(access, unit.not_ready_reason())
         }
     };

@@ -4,17 +4,19 @@
 use std::sync::Arc;
 
 use buf::Sg;
-use scsi::Writer;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
 use scsi::persistent_reservation::{
     self, Capabilities, FullStatusEntry, FullStatusWriter, RegisterAndMoveParameters, ReserveOutParameters,
 };
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
+use scsi::{Command, Writer};
 use volume::reservation::{Action, Key, Registrant, RegistrationRequest, ReservationType, Reservations};
 use volume::{Identity, PortId, Requester, Uuid, VolumeRequest};
 
+use super::alua;
 use super::parameter_data::contiguous_bytes;
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::nexus::NexusSpec;
 
@@ -55,22 +57,24 @@ fn reservation_type(out: ReserveOut) -> Result<Option<ReservationType>, Sense> {
 
 /// The list of a PERSISTENT RESERVE OUT is here.
 pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, out: ReserveOut, data: &Sg) {
-    match parse_action(ctx.nexus_of(slot), out, &contiguous_bytes(data)) {
+    let nexus = ctx.nexus_of(slot);
+    let ports: Vec<PortId> = alua::ports_of(nexus, &ctx.logical_unit_of(slot).view).collect();
+    match parse_action(nexus, &ports, out, &contiguous_bytes(data)) {
         Ok(action) => request_reservation_action(ctx, slot, action),
         Err(sense) => ctx.respond_check_condition(slot, sense),
     }
 }
 
-fn parse_action(nexus: &NexusSpec, out: ReserveOut, bytes: &[u8]) -> Result<Action, Sense> {
+fn parse_action(nexus: &NexusSpec, ports: &[PortId], out: ReserveOut, bytes: &[u8]) -> Result<Action, Sense> {
     if out.action == PrOutAction::RegisterAndMove {
-        return parse_register_and_move(nexus, bytes);
+        return parse_register_and_move(ports, bytes);
     }
     let list = ReserveOutParameters::parse(out.action, bytes)?;
     let (key, victim) = (Some(Key(list.key)), Key(list.action_key));
     let kind = || reservation_type(out)?.ok_or(Sense::invalid_cdb_field(2, Some(3)));
     Ok(match out.action {
-        PrOutAction::Register => parse_register(nexus, &list, key)?,
-        PrOutAction::RegisterAndIgnore => parse_register(nexus, &list, None)?,
+        PrOutAction::Register => parse_register(nexus, ports, &list, key)?,
+        PrOutAction::RegisterAndIgnore => parse_register(nexus, ports, &list, None)?,
         PrOutAction::Reserve => Action::Reserve { key, kind: kind()? },
         PrOutAction::Release => Action::Release { key, kind: kind()? },
         PrOutAction::Clear => Action::Clear { key },
@@ -83,6 +87,7 @@ fn parse_action(nexus: &NexusSpec, out: ReserveOut, bytes: &[u8]) -> Result<Acti
 
 fn parse_register(
     nexus: &NexusSpec,
+    ports: &[PortId],
     list: &ReserveOutParameters<'_>,
     current: Option<Key>,
 ) -> Result<Action, Sense> {
@@ -93,8 +98,7 @@ fn parse_register(
             ids.iter().map(|id| identity_from_transport_id(&id, port, 24)).collect::<Result<_, _>>()?
         }
     };
-    let ports =
-        if list.all_target_ports { nexus.ports.iter().map(|port| port.port).collect() } else { Vec::new() };
+    let ports = if list.all_target_ports { ports.to_vec() } else { Vec::new() };
     Ok(Action::Register(RegistrationRequest {
         also,
         ports,
@@ -111,10 +115,10 @@ fn identity_from_transport_id(id: &TransportId<'_>, port: PortId, at: usize) -> 
     Ok(Arc::new(Identity::Initiator { name, isid, port }))
 }
 
-fn parse_register_and_move(nexus: &NexusSpec, bytes: &[u8]) -> Result<Action, Sense> {
+fn parse_register_and_move(ports: &[PortId], bytes: &[u8]) -> Result<Action, Sense> {
     let list = RegisterAndMoveParameters::parse(bytes)?;
     let port = PortId(list.relative_port);
-    if !nexus.ports.iter().any(|known| known.port == port) {
+    if !ports.contains(&port) {
         return Err(Sense::invalid_list_field(18, None));
     }
     Ok(Action::Move {
@@ -127,7 +131,19 @@ fn parse_register_and_move(nexus: &NexusSpec, bytes: &[u8]) -> Result<Action, Se
 }
 
 /// PERSISTENT RESERVE IN.
-pub(crate) fn persistent_reserve_in(ctx: &mut ExecContext, slot: u32, action: PrInAction, allocation: u16) {
+pub(crate) fn persistent_reserve_in(ctx: &mut ExecContext, slot: u32) {
+    if !ctx.logical_unit_of(slot).view.decided_elsewhere {
+        return report_reservations(ctx, slot);
+    }
+    ctx.tasks.get_mut(slot).job = AfterOperation::Refreshed;
+    ctx.request_volume_change(slot, VolumeRequest::Refresh);
+}
+
+/// What the view says of registrations and the reservation.
+pub(crate) fn report_reservations(ctx: &mut ExecContext, slot: u32) {
+    let Command::ReserveIn { action, allocation } = ctx.tasks.get(slot).command else {
+        return ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE);
+    };
     ctx.respond_with_parameter_data(slot, usize::from(allocation), |ctx, w| {
         let reservations = &ctx.logical_unit_of(slot).view.reservations;
         let generation = reservations.generation();

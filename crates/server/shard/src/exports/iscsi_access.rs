@@ -103,7 +103,8 @@ impl Exports {
         });
         let mut list = TargetList::default();
         for target in listing {
-            let mut addresses = self.portal_addresses(target, accepted.local.ip()).peekable();
+            let own = self.portal_addresses(target, accepted.local.ip());
+            let mut addresses = own.chain(self.portals_elsewhere(target)).peekable();
             // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
             if addresses.peek().is_some() {
                 list.push_target(&target.name);

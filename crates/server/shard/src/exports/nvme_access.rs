@@ -149,6 +149,7 @@ impl Exports {
                 }
             }
         }
+        self.put_entries_elsewhere(names, accepted, &mut entries);
         for referral in &nvme.referrals {
             let Ok(subsystem) = Nqn::parse(&referral.nqn) else { continue };
             let (address, port) = (referral.address, PortId(referral.port));
@@ -162,6 +163,29 @@ impl Exports {
             });
         }
         DiscoveryEntries { generation: nvme.generation, entries }
+    }
+}
+
+impl Exports {
+    /// What other gateways of the group serve. They use TLS as this one does.
+    fn put_entries_elsewhere(
+        &self,
+        names: &ConnectNames,
+        accepted: &AcceptedSocket,
+        entries: &mut Vec<DiscoveryEntry>,
+    ) {
+        let portals = self.nvme.portals.iter().filter(|portal| portal.service == NvmeService::Subsystems);
+        let tls = portals.map(|portal| portal.tls).next().unwrap_or_default();
+        for export in &self.nvme.subsystems {
+            let seen = export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
+            let Some(subsystem) = Nqn::parse(&export.nqn).ok().filter(|_| seen) else { continue };
+            for (address, port) in self.nvme_portals_elsewhere(export) {
+                let subsystem = subsystem.clone();
+                let tls = discovery_entry_tls(tls, export.tls);
+                let (kind, hosts) = (EntryKind::Nvm, VisibleTo::All);
+                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts, tls });
+            }
+        }
     }
 }
 

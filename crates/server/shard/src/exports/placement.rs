@@ -246,6 +246,7 @@ mod tests {
             admission: Default::default(),
             placement: rules,
             cores: Arc::from([4, 5, 6, 7]),
+            group: None,
         }
     }
 

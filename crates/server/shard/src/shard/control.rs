@@ -13,6 +13,7 @@ use volume::{
 
 use super::Shard;
 use super::connections::ConnKind;
+use super::group::GroupVolume;
 use super::iscsi::control::session_entries;
 use super::nvme::control::{all_queues_ended, end_queues, stop_queue};
 use super::outbox::Outbox;
@@ -87,7 +88,10 @@ impl Shard {
                 if let Some(view) = self.parts.volumes.take_early_view(spec.facts.id, &spec.view) {
                     spec.view = view;
                 }
-                let view = spec.view.clone();
+                let view = match spec.in_group {
+                    true => GroupVolume::new(spec.facts.clone(), spec.view.clone()).shown_view(&spec.view),
+                    false => spec.view.clone(),
+                };
                 self.iscsi.server.add_unit(spec.unit_spec(), view.clone());
                 self.nvme.server.add_volume(spec.volume_info(), view);
                 self.parts.volumes.insert(cx, &mut self.remotes, *spec);
@@ -145,9 +149,13 @@ impl Shard {
         request: VolumeRequest,
     ) {
         let number = self.requests.next_request_id(control);
-        if let Some(answer) =
+        let elsewhere = self.parts.volumes.get(volume).is_some_and(|local| local.is_owned_elsewhere());
+        let answer = if elsewhere {
+            self.parts.volumes.submitted.submit_for_operator(volume, number, request)
+        } else {
             self.parts.volumes.request_from_owner(cx, volume, self.parts.id, number, request)
-        {
+        };
+        if let Some(answer) = answer {
             self.requests.handle_answer(&mut self.parts.outbox, &answer);
         }
     }

@@ -8,16 +8,17 @@ use endpoint::ShardId;
 use stream::{Tag, TimerQueue};
 use volume::{
     Ack, DiskId, DiskOp, Durability, Gate, IdSpace, Io, IoCompletion, IoId, Op, OperationTimes,
-    OperatorNotice, Refusal, RequestId, Requester, Span, StoreOp, UnservableReason, View, ViewUpdate,
-    VolumeAnswer, VolumeId, VolumeMap, VolumeOwner, VolumeRequest,
+    OperatorNotice, PathAccess, Refusal, RequestId, Requester, Span, StoreOp, UnservableReason, View,
+    ViewUpdate, VolumeAnswer, VolumeId, VolumeMap, VolumeOwner, VolumeRequest,
 };
 
+use super::group::{Executions, GroupVolume, SubmittedCommands, publication};
 use super::network_backends::RemoteBackends;
 use super::outbox::Outbox;
 use crate::latency::CommandLatency;
 use crate::log::{Log, LogLine};
 use crate::message::{
-    BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, VolumeSpec, VolumeStatus,
+    BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, ToGateway, VolumeSpec, VolumeStatus,
 };
 
 /// The shard where a volume's authority lives.
@@ -30,6 +31,8 @@ pub(super) struct LocalVolume {
     name: Arc<str>,
     pub(super) gate: Gate,
     pub(super) home: Option<Box<VolumeOwner>>,
+    /// Of a volume of a gateway group: who executes for its hosts.
+    pub(super) group: Option<Box<GroupVolume>>,
     io: IoCounters,
     latency: CommandLatency,
     errors: ErrorCounters,
@@ -60,6 +63,17 @@ impl LocalVolume {
         }
     }
 
+    /// Counts an operation that is submitted.
+    #[inline]
+    fn count_io(&mut self, io: &Io) {
+        let bytes = self.gate.view().geometry.logical;
+        match &io.op {
+            Op::Read(span) => self.io.count_read(span.blocks * u64::from(bytes)),
+            Op::Write(span, _) => self.io.count_write(span.blocks * u64::from(bytes)),
+            _ => {}
+        }
+    }
+
     fn note_done(&mut self, done: &IoCompletion) {
         if let Err(failure) = &done.result {
             self.errors.count_failure(failure);
@@ -73,7 +87,26 @@ impl LocalVolume {
     /// Whether the stop has to flush it. Where a peer holds it, the peer may never let go: so only
     /// if there is something to lose.
     fn needs_stop_flush(&self) -> bool {
+        if let Some(group) = &self.group {
+            return !group.is_forwarded();
+        }
         self.remote.is_none() || self.unflushed && self.gate.view().geometry.write_cache
+    }
+
+    /// The volume as hosts are shown it.
+    fn view(&self) -> View {
+        self.group.as_ref().map_or_else(|| self.gate.view().clone(), |group| group.view())
+    }
+
+    /// Whether its owner object is at another gateway of a group, or nowhere.
+    pub(super) fn is_owned_elsewhere(&self) -> bool {
+        self.group.is_some() && self.home.is_none()
+    }
+
+    /// Whether commands of hosts are submitted to a group.
+    #[inline]
+    fn is_forwarded(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_forwarded())
     }
 
     fn poll_operator_notice(&mut self) -> Option<(Arc<str>, OperatorNotice)> {
@@ -94,6 +127,9 @@ pub(super) struct LocalVolumes {
     pub(super) long_running: VecDeque<VolumeId>,
     timers: TimerQueue<VolumeId>,
     out: VecDeque<DiskOp>,
+    /// Commands that a group executes elsewhere, and those that it has executed here.
+    pub(super) submitted: SubmittedCommands,
+    pub(super) executions: Executions,
     /// Operations that came for a volume that is not there (any more): they end too.
     pub(super) orphans: VecDeque<IoCompletion>,
     /// The latest views of volumes that are not here, the newest last: their homes may begin before the other shards
@@ -112,6 +148,8 @@ impl LocalVolumes {
             long_running: VecDeque::new(),
             timers: TimerQueue::default(),
             out: VecDeque::new(),
+            submitted: SubmittedCommands::new(shard, shards),
+            executions: Executions::default(),
             orphans: VecDeque::new(),
             early_views: VecDeque::new(),
         }
@@ -131,6 +169,16 @@ impl LocalVolumes {
         let at = self.early_views.iter().position(|(known, _)| *known == volume)?;
         let (_, early) = self.early_views.remove(at)?;
         (early.epoch > view.epoch).then_some(early)
+    }
+
+    /// This shard.
+    pub(super) fn shard_id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Whether commands of hosts on a volume are submitted to a group.
+    pub(super) fn is_forwarded(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(LocalVolume::is_forwarded)
     }
 
     /// The shard where a volume's authority lives.
@@ -175,7 +223,9 @@ impl LocalVolumes {
 
     /// Takes from a home what it wants done elsewhere.
     pub(super) fn forward_owner_outputs(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
-        let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
+        let Some(local) = self.get_mut(volume) else { return };
+        let Some(home) = local.home.as_mut() else { return };
+        let group = local.group.as_ref().map(|group| (group.term(), group.facts.uuid));
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store_op()).collect();
         let updates: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
         let answers: Vec<VolumeAnswer> = std::iter::from_fn(|| home.poll_answer()).collect();
@@ -185,9 +235,20 @@ impl LocalVolumes {
             log.push(LogLine::Volume { name: name.clone(), remark });
         }
         for store in stores {
-            outbox.post(CONTROL_PLANE, Message::Store(volume, store));
+            let message = match group {
+                None => Message::Store(volume, store),
+                Some((term, _)) => {
+                    let StoreOp { ticket, bytes, .. } = store;
+                    Message::ToGateway(Box::new(ToGateway::Store { volume, term, ticket, bytes }))
+                }
+            };
+            outbox.post(CONTROL_PLANE, message);
         }
         for update in updates {
+            if let Some((term, uuid)) = group {
+                let message = publication(volume, term, uuid, &update.view, update.notices.clone());
+                outbox.post(CONTROL_PLANE, Message::ToGateway(Box::new(message)));
+            }
             let update = Arc::new(update);
             outbox.broadcast(|| Message::ViewUpdate(volume, update.clone()));
         }
@@ -223,12 +284,14 @@ impl LocalVolumes {
                 (Some(tag), backend)
             }
         };
+        let group = spec.in_group.then(|| GroupVolume::new(spec.facts.clone(), spec.view.clone()));
         let gate = Gate::new(self.shard, spec.shared, spec.view, backend);
         let (name, home, io) = (spec.facts.name.clone(), spec.home, IoCounters::default());
         let local = LocalVolume {
             name,
             gate,
             home,
+            group,
             io,
             latency: CommandLatency::default(),
             errors: ErrorCounters::default(),
@@ -259,7 +322,8 @@ impl LocalVolumes {
         remotes: &mut RemoteBackends,
         volume: VolumeId,
     ) -> Option<Vec<VolumeAnswer>> {
-        if self.get_mut(volume).is_some_and(|local| local.gate.in_flight_count() > 0 || local.scheduled) {
+        let busy = |local: &mut LocalVolume| local.gate.in_flight_count() > 0 || local.scheduled;
+        if self.get_mut(volume).is_some_and(busy) || self.submitted.has_commands_of(volume) {
             return None;
         }
         let Some(local) = self.volumes.remove(volume) else { return Some(Vec::new()) };
@@ -283,7 +347,7 @@ impl LocalVolumes {
     pub(super) fn volume_entries(&self, now: Time) -> Vec<VolumeStatus> {
         let entry = |(id, local): (VolumeId, &LocalVolume)| VolumeStatus {
             id,
-            view: local.gate.view().clone(),
+            view: local.view(),
             sync_failed: local.gate.has_sync_failed(),
             io: local.io,
             in_flight: local.gate.in_flight_count(),
@@ -331,12 +395,22 @@ impl LocalVolumes {
             let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
             return self.orphans.push_back(IoCompletion { id: io.id, result, payload: io.payload });
         };
-        let bytes = local.gate.view().geometry.logical;
-        match &io.op {
-            Op::Read(span) => local.io.count_read(span.blocks * u64::from(bytes)),
-            Op::Write(span, _) => local.io.count_write(span.blocks * u64::from(bytes)),
-            _ => {}
+        local.count_io(&io);
+        if local.is_forwarded() {
+            return self.submitted.submit_io(volume, who, io);
         }
+        local.note_submitted(&io);
+        local.gate.submit(cx, who, io);
+        self.mark_pending(volume);
+    }
+
+    /// Submits an operation of another gateway's host to the volume's gate.
+    pub(super) fn submit_here(&mut self, cx: &mut Cx<'_>, who: &Requester, volume: VolumeId, io: Io) {
+        let Some(local) = self.get_mut(volume) else {
+            let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
+            return self.orphans.push_back(IoCompletion { id: io.id, result, payload: io.payload });
+        };
+        local.count_io(&io);
         local.note_submitted(&io);
         local.gate.submit(cx, who, io);
         self.mark_pending(volume);
@@ -351,6 +425,9 @@ impl LocalVolumes {
         may: impl FnOnce() -> bool,
     ) -> Option<Sg> {
         let local = self.get_mut(volume)?;
+        if local.is_forwarded() {
+            return None;
+        }
         let data = local.gate.read_inline(who, span).filter(|_| may())?;
         local.io.count_read(data.len() as u64);
         Some(data)
@@ -364,7 +441,7 @@ impl LocalVolumes {
         (span, durability): (Span, Durability),
         from: &[u8],
     ) -> bool {
-        let Some(local) = self.get_mut(volume) else { return false };
+        let Some(local) = self.get_mut(volume).filter(|local| !local.is_forwarded()) else { return false };
         let written = local.gate.write_inline(who, span, durability, from);
         if written {
             local.io.count_write(from.len() as u64);
@@ -375,6 +452,11 @@ impl LocalVolumes {
     }
 
     pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {
+        if self.get(volume).is_some_and(|local| local.group.is_some())
+            && let Some(done) = self.submitted.cancel(id)
+        {
+            return self.orphans.push_back(done);
+        }
         if let Some(local) = self.get_mut(volume) {
             local.gate.cancel(id);
             self.mark_pending(volume);
@@ -439,7 +521,12 @@ impl LocalVolumes {
             self.mark_pending(volume);
             return None;
         }
-        Some(VolumeAnswer { to: from, id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
+        // A group's volume is with another gateway by now.
+        let result = Err(match self.get(volume).is_some_and(|local| local.group.is_some()) {
+            true => Refusal::Inaccessible(PathAccess::Transition),
+            false => Refusal::NotReady(UnservableReason::Removed),
+        });
+        Some(VolumeAnswer { to: from, id, result })
     }
 
     pub(super) fn handle_ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {

@@ -9,6 +9,7 @@ mod command_times;
 mod connections;
 mod control;
 mod deferred_steps;
+mod group;
 mod iscsi;
 mod link_events;
 mod loan_recalls;
@@ -124,6 +125,12 @@ impl SharedParts {
 
     /// Asks a volume's home for what a server wants of it.
     fn post_request(&mut self, volume: VolumeId, id: RequestId, request: VolumeRequest) {
+        if self.volumes.is_forwarded(volume) {
+            if let Some(answer) = self.volumes.submitted.submit_request(volume, id, request) {
+                self.outbox.post(self.id, Message::Answer(volume, answer));
+            }
+            return;
+        }
         let home = self.volumes.home_of(volume);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, request));
     }
@@ -247,8 +254,10 @@ impl Shard {
             Message::Stored(volume, ticket, durable) => {
                 self.parts.volumes.handle_stored(cx, volume, ticket, durable)
             }
+            Message::FromGateway(message) => self.handle_from_gateway(cx, *message),
+            Message::InGroup(volume, step) => self.handle_group_step(cx, volume, step),
             // For the control plane only.
-            Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
+            Message::Store(..) | Message::Report(..) | Message::Compute(..) | Message::ToGateway(_) => {}
         }
     }
 }
@@ -332,6 +341,7 @@ impl Endpoint for Shard {
             more |= self.nvme.run_steps(cx, &mut self.parts);
             more |= self.nvme.run_pending_connects(cx, &mut self.parts);
             more |= self.run_pending_volumes(cx);
+            more |= self.parts.volumes.run_group(cx, &mut self.parts.outbox);
             more |= self.run_recalls(cx);
             more |= self.advance_stop(cx);
             if !more {

@@ -22,14 +22,19 @@ impl Shard {
         }
         while let Some(volume) = self.parts.volumes.scheduled.pop_front() {
             worked = true;
+            let mut in_group = false;
             if let Some(local) = self.parts.volumes.get_mut(volume) {
                 local.scheduled = false;
+                in_group = local.group.is_some();
             }
             self.run_gate_completions(cx, volume);
             if let Some(tag) = self.parts.volumes.get(volume).and_then(|local| local.remote) {
                 self.remotes.mark_pending(tag);
             }
             self.parts.volumes.forward_owner_outputs(volume, &mut self.parts.outbox, &mut self.parts.log);
+            if in_group {
+                self.parts.volumes.check_quiesced(volume, &mut self.parts.outbox);
+            }
             self.parts.volumes.update_timer(volume);
         }
         worked
@@ -50,6 +55,9 @@ impl Shard {
                 self.nvme.run_steps(cx, &mut self.parts);
             }
             // The flush of a stop is told apart before.
+            IdSpace::Shard if self.parts.volumes.is_execution(done.id) => {
+                self.parts.volumes.handle_execution_done(done);
+            }
             IdSpace::Shard => self.nvme.formats.handle_io_done(&mut self.parts, &done),
             // Those of gates end below them.
             IdSpace::Gate => {}
@@ -87,10 +95,10 @@ impl Shard {
 
     /// Takes a change over: tasks that it ends first, then its notices, then the gate.
     pub(super) fn update_view(&mut self, cx: &mut Cx<'_>, volume: VolumeId, update: &ViewUpdate) {
-        self.iscsi.server.update_view(volume, update);
-        self.iscsi.run_steps(cx, &mut self.parts);
-        self.nvme.server.update_view(volume, update);
-        self.nvme.run_steps(cx, &mut self.parts);
+        match self.shown_change(volume, update) {
+            Some(shown) => self.update_servers(cx, volume, &shown),
+            None => self.update_servers(cx, volume, update),
+        }
         match self.parts.volumes.get_mut(volume) {
             Some(local) => local.gate.update_view(update),
             None => {
@@ -116,6 +124,9 @@ impl Shard {
             IdSpace::Nvme => self.nvme.server.handle_volume_answer(cx, id, result),
             IdSpace::Gate => self.parts.volumes.handle_gate_answer(cx, volume, &answer),
             IdSpace::Shard => {
+                if self.parts.volumes.handle_execution_answer(&answer) {
+                    return;
+                }
                 if let Some((asked, end)) = self.nvme.formats.handle_answer(cx, &mut self.parts, id, result) {
                     self.nvme.server.handle_format_end(cx, asked, end);
                     self.nvme.run_steps(cx, &mut self.parts);

@@ -42,7 +42,7 @@ fn the_controller_says_what_hosts_need() {
     assert_eq!((u32_at(&data, 80), u32_at(&data, 92), u32_at(&data, 96)), (0x0002_0000, 0x900, 0x41));
     assert_eq!((data[111], u16_at(&data, 256), data[258], data[259]), (1, 2, 7, 3));
     assert_eq!((data[260], data[261], data[262], u16_at(&data, 320)), (3, 0x26, 63, 10));
-    assert_eq!((data[342], data[343], u32_at(&data, 344), u32_at(&data, 348)), (10, 0x1f, 64, 64));
+    assert_eq!((data[342], data[343], u32_at(&data, 344), u32_at(&data, 348)), (30, 0x1f, 64, 64));
     assert_eq!((data[512], data[513], u16_at(&data, 514), u32_at(&data, 516)), (0x66, 0x44, 128, 64));
     assert_eq!((u16_at(&data, 520), u16_at(&data, 522), data[525]), (0x1ff, 1, 7));
     // AWUN, AWUPF; ACWU is that of the volume that can do least.

@@ -17,7 +17,8 @@ use crate::controller_directory::{ControllerReply, ControllerRequest};
 use crate::exports::ShardPreference;
 use crate::log::ConnectFailure;
 use crate::message::{
-    AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
+    AdmittedQueue, CONTROL_PLANE, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal,
+    QueueRequest, ToGateway,
 };
 use crate::shard::connections::{Conn, ConnKind};
 use crate::shard::protocol_front::ProtocolFront;
@@ -80,8 +81,24 @@ impl NvmeFront {
     pub(super) fn admit_controller(&mut self, parts: &mut SharedParts, request: &ControllerRequest) {
         let registered = request.host_id.and_then(|id| registered_host_nqn(parts, &request.subsystem, &id));
         let Some(directory) = &mut self.directory else { return };
+        directory.set_in_group(parts.exports.group.is_some());
         let reply = directory.admit(request, registered);
+        let bound = match reply {
+            ControllerReply::Granted { cntlid, .. } => directory.bound_host_id(cntlid),
+            ControllerReply::Full | ControllerReply::SourceFull | ControllerReply::Taken(_) => None,
+        };
+        if directory.wants_range() {
+            parts.outbox.post(CONTROL_PLANE, Message::ToGateway(Box::new(ToGateway::ControllerIdsWanted)));
+        }
+        self.count_group_host(bound);
         parts.outbox.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
+    }
+
+    /// On the directory's shard: the group has given numbers for controllers.
+    pub(in crate::shard) fn add_controller_range(&mut self, first: u16, count: u16) {
+        if let Some(directory) = &mut self.directory {
+            directory.add_range(first, count);
+        }
     }
 
     pub(super) fn handle_controller_reply(

@@ -10,6 +10,7 @@ mod authentication;
 mod connect;
 pub(super) mod control;
 mod formats;
+mod group_hosts;
 mod memory_offer;
 mod open_queues;
 mod pending_connects;
@@ -62,6 +63,8 @@ pub(super) struct NvmeFront {
     /// Queues that wait for their numbers.
     pending_connects: pending_connects::PendingConnects,
     pub(super) formats: PendingFormats,
+    /// On the directory's shard of a gateway: identifiers that the group has bound.
+    group_hosts: group_hosts::GroupHosts,
 }
 
 impl NvmeFront {
@@ -76,6 +79,7 @@ impl NvmeFront {
             reported_left: None,
             pending_connects: pending_connects::PendingConnects::new(),
             formats: PendingFormats::default(),
+            group_hosts: group_hosts::GroupHosts::default(),
         }
     }
 
@@ -134,8 +138,13 @@ impl NvmeFront {
     /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
     pub(super) fn bind_host_id(&mut self, outbox: &mut Outbox, cntlid: u16) {
         let shard = ShardId(cntlid % outbox.shard_count());
-        if self.directory.as_mut().is_some_and(|directory| !directory.count_and_bind_host(cntlid)) {
+        let Some(directory) = &mut self.directory else { return };
+        let was_bound = directory.bound_host_id(cntlid);
+        if !directory.count_and_bind_host(cntlid) {
             outbox.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
+        } else if was_bound.is_none() {
+            let id = directory.bound_host_id(cntlid);
+            self.count_group_host(id);
         }
     }
 
@@ -253,21 +262,22 @@ fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a AcceptedSocket) ->
 impl NvmeFront {
     pub(super) fn handle_message(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, message: NvmeMessage) {
         match message {
-            NvmeMessage::ControllerRequest(request) => self.admit_controller(parts, &request),
+            NvmeMessage::ControllerRequest(request) => self.admit_controller_in_group(parts, &request),
             NvmeMessage::ControllerReply(token, reply) => {
                 self.handle_controller_reply(cx, parts, token, reply)
             }
             NvmeMessage::ControllerGone(cntlid) => {
-                if let Some(directory) = &mut self.directory {
-                    directory.remove_controller(cntlid);
-                }
+                let Some(directory) = &mut self.directory else { return };
+                let id = directory.bound_host_id(cntlid);
+                directory.remove_controller(cntlid);
+                self.release_group_host(&mut parts.outbox, id);
             }
             NvmeMessage::MemoryLeft(shard, left) => {
                 if let Some(directory) = &mut self.directory {
                     directory.note_memory_left(shard, left);
                 }
             }
-            NvmeMessage::HostAuthenticated(cntlid) => self.bind_host_id(&mut parts.outbox, cntlid),
+            NvmeMessage::HostAuthenticated(cntlid) => self.bind_host_id_in_group(parts, cntlid),
             NvmeMessage::IdentifierTaken(cntlid) | NvmeMessage::EndController(cntlid) => {
                 self.server.end_controller(cntlid)
             }
