@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-tls bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -37,6 +37,7 @@ help:
 	@echo "make miri         tests of buf, stream and volume under the interpreter Miri (needs a nightly toolchain)"
 	@echo "make asan tsan    tests of what shares memory under AddressSanitizer, ThreadSanitizer (need a nightly toolchain)"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
+	@echo "make mdns         NVMe discovery by mDNS between two network namespaces (needs root)"
 	@echo "make docs         the documentation as a book, and the crates' interfaces (needs mdBook)"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
 
@@ -134,6 +135,9 @@ bench-host:
 
 bench-generator:
 	@tests/bench/generator.sh $(BENCH)
+
+mdns:
+	@tests/mdns.sh
 
 fuzz:
 	@tests/fuzz.sh

@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 use client::trace::{Speaker, TraceEvent, TraceLine};
-use client::{DiscoveredTarget, Protocol};
+use client::{DiscoveredTarget, DiscoveryResult, Protocol};
 
+use super::mdns::AnnouncedService;
 use super::{json_text, json_value, print};
 use crate::reports::{
     DiscoveryEventReport, DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget,
@@ -22,13 +23,21 @@ use process::exit::{Exit, Failure};
   blockwire discover iscsi://10.0.0.1
   blockwire discover nvme+tcp://10.0.0.1:8009
   blockwire discover nvme+tcp://10.0.0.1 --watch
+  blockwire discover --mdns
 
 With --watch it prints a line for each subsystem and port, `+ URL` for one that is offered and `- URL` for one that is \
 offered no more, until it is ended. The discovery controller says when something has changed; a lost connection is made \
-again. With --json each line is an object.")]
+again. With --json each line is an object.
+
+With --mdns the networks of this machine are asked, for three seconds, who announces an NVMe discovery service \
+(_nvme-disc._tcp, NVMe TP8009), and each of them what it offers. Any machine of the network can answer.")]
 pub struct DiscoverArgs {
     /// A portal or discovery service: iscsi://HOST or nvme+tcp://HOST
-    pub url: SecretUrl,
+    #[arg(required_unless_present = "mdns")]
+    pub url: Option<SecretUrl>,
+    /// Ask all NVMe discovery services that announce themselves by mDNS on the local networks
+    #[arg(long, conflicts_with_all = ["url", "watch"])]
+    pub mdns: bool,
     /// Stay, and print what comes and goes; NVMe/TCP only
     #[arg(long)]
     pub watch: bool,
@@ -56,10 +65,11 @@ fn target_url(found: &DiscoveredTarget) -> String {
 
 /// Asks what there is.
 pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
-    if args.watch {
-        return watch(args);
-    }
-    let discovered = client::discover_targets(&args.url)?;
+    let discovered = match &args.url {
+        Some(url) if args.watch => return watch(args, url),
+        Some(url) => client::discover_targets(url)?,
+        None => discover_announced(&super::mdns::browse()?),
+    };
     let mut text = String::new();
     if args.json {
         let found = |one: &DiscoveredTarget| FoundTarget {
@@ -88,17 +98,43 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     print(&text)?;
     if discovered.targets.is_empty() {
         // Without the password that may stand in what was typed.
-        let place = client::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
+        let url = args.url.as_ref().and_then(|url| client::Url::parse(url).ok());
+        let place = url.map_or_else(String::new, |url| format!(" at {url}"));
         return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to this host{place}")));
     }
     Ok(Exit::Success)
 }
 
+/// Asks each service by the first of its addresses that answers. What none of them says is a problem of that one only.
+fn discover_announced(services: &[AnnouncedService]) -> DiscoveryResult {
+    let mut all = DiscoveryResult::default();
+    for service in services {
+        let mut last = None;
+        let answer = service.urls.iter().find_map(|url| match client::discover_targets(url) {
+            Ok(found) => Some(found),
+            Err(why) => {
+                last = Some(why);
+                None
+            }
+        });
+        match answer {
+            Some(found) => {
+                let new = found.targets.into_iter().filter(|one| !all.targets.contains(one));
+                let new: Vec<DiscoveredTarget> = new.collect();
+                all.targets.extend(new);
+                all.problems.extend(found.problems);
+            }
+            None => all.problems.extend(last.map(|why| format!("{}: {why}", service.name))),
+        }
+    }
+    all
+}
+
 /// Shows what comes and goes.
-fn watch(args: &DiscoverArgs) -> Result<Exit, Failure> {
+fn watch(args: &DiscoverArgs, url: &SecretUrl) -> Result<Exit, Failure> {
     let mut known: BTreeSet<String> = BTreeSet::new();
     let mut failure = None;
-    client::watch_discovery(&args.url, |found| {
+    client::watch_discovery(url, |found| {
         let now: BTreeSet<String> = found.targets.iter().map(target_url).collect();
         let (gone, new) = (known.difference(&now), now.difference(&known));
         let changes = gone.map(|url| ("-", url)).chain(new.map(|url| ("+", url)));

@@ -8,6 +8,7 @@ mod connect_all;
 mod copy;
 mod discover;
 mod info;
+mod mdns;
 mod node;
 mod node_store;
 mod raw_commands;
