@@ -2,17 +2,19 @@
 //! as iSCSI (RFC 7143 §13.1) and NVMe/TCP use it. The digest word goes on the wire least
 //! significant byte first.
 //!
-//! Three kernels compute the same function: `fold` multiplies 256 bytes per step without carries
-//! (AVX-512), `instruction` uses the processor's CRC instruction on three strands at once, `portable`
-//! walks tables. The best one is found once per process; a call costs one load more. Invariant:
-//! each kernel, with and without copying, gives the remainder that the definition gives, and with
-//! copying it is the remainder of the bytes that stand in the destination, whatever happens to the
-//! source meanwhile.
+//! Four kernels compute the same function: `fold` multiplies 256 bytes per step without carries
+//! (AVX-512), `mixed` multiplies 128 bytes per step (AVX2) beside the processor's CRC instruction,
+//! `instruction` uses that alone on three strands at once, `portable` walks tables. The best one is
+//! found once per process; a call costs one load more. Invariant: each kernel, with and without
+//! copying, gives the remainder that the definition gives, and with copying it is the remainder of
+//! the bytes that stand in the destination, whatever happens to the source meanwhile.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fold;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod instruction;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod mixed;
 mod polynomial;
 mod portable;
 
@@ -103,11 +105,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc.value()
 }
 
-/// The name of the way this process computes digests: `avx512`, `crc-instruction` or `portable`.
+/// The name of the way this process computes digests: `avx512`, `avx2`, `crc-instruction` or `portable`.
 pub fn implementation_name() -> &'static str {
     match CpuTier::of_process() {
         CpuTier::Portable => "portable",
         CpuTier::Instruction => "crc-instruction",
+        CpuTier::Mixed => "avx2",
         CpuTier::Fold => "avx512",
     }
 }
@@ -118,7 +121,8 @@ pub fn implementation_name() -> &'static str {
 enum CpuTier {
     Portable = 1,
     Instruction = 2,
-    Fold = 3,
+    Mixed = 3,
+    Fold = 4,
 }
 
 /// The tier of this process once it was looked for, 0 before.
@@ -131,7 +135,8 @@ impl CpuTier {
         match DETECTED_TIER.load(Ordering::Relaxed) {
             1 => CpuTier::Portable,
             2 => CpuTier::Instruction,
-            3 => CpuTier::Fold,
+            3 => CpuTier::Mixed,
+            4 => CpuTier::Fold,
             _ => CpuTier::detect_and_cache(),
         }
     }
@@ -149,6 +154,8 @@ impl CpuTier {
             CpuTier::Portable
         } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
             CpuTier::Fold
+        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("vpclmulqdq") {
+            CpuTier::Mixed
         } else {
             CpuTier::Instruction
         }
@@ -186,8 +193,12 @@ unsafe fn update_raw<const COPY: bool>(
         match tier {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             CpuTier::Fold if len >= fold::LEN_MIN => fold::update_raw::<COPY>(state, from, into, len),
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            CpuTier::Mixed if len >= mixed::CHUNK_BYTES => mixed::update_raw::<COPY>(state, from, into, len),
             #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-            CpuTier::Fold | CpuTier::Instruction => instruction::update_raw::<COPY>(state, from, into, len),
+            CpuTier::Fold | CpuTier::Mixed | CpuTier::Instruction => {
+                instruction::update_raw::<COPY>(state, from, into, len)
+            }
             _ => portable::update_raw::<COPY>(state, from, into, len),
         }
     }

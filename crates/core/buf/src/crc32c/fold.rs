@@ -18,7 +18,7 @@ pub(super) const LEN_MIN: usize = 128;
 
 /// What a lane is multiplied with to move on by `bits`: its first eight bytes (of higher degree),
 /// then its last eight. A reflected product is one short, and the constant stands for 32 more.
-const fn fold_constants(bits: usize) -> [i64; 2] {
+pub(super) const fn fold_constants(bits: usize) -> [i64; 2] {
     use super::polynomial::x_pow;
     [x_pow(bits + 31) as i64, x_pow(bits - 33) as i64]
 }

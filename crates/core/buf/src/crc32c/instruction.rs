@@ -160,7 +160,7 @@ pub(super) unsafe fn update_raw<const COPY: bool>(
 /// # Safety
 /// As for [`super::update_raw`].
 #[inline(always)]
-unsafe fn readable_source<const COPY: bool>(
+pub(super) unsafe fn readable_source<const COPY: bool>(
     from: *const u8,
     into: *mut u8,
     at: usize,

@@ -11,7 +11,8 @@ fn reference(bytes: &[u8]) -> u32 {
 
 fn tiers() -> impl Iterator<Item = CpuTier> {
     let best = CpuTier::of_process();
-    [CpuTier::Portable, CpuTier::Instruction, CpuTier::Fold].into_iter().filter(move |tier| *tier <= best)
+    let all = [CpuTier::Portable, CpuTier::Instruction, CpuTier::Mixed, CpuTier::Fold];
+    all.into_iter().filter(move |tier| *tier <= best)
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -133,5 +134,5 @@ fn copying_into_other_room_is_a_bug() {
 
 #[test]
 fn the_path_has_a_name() {
-    assert!(["avx512", "crc-instruction", "portable"].contains(&implementation_name()));
+    assert!(["avx512", "avx2", "crc-instruction", "portable"].contains(&implementation_name()));
 }
