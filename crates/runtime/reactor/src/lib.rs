@@ -27,6 +27,7 @@
     )
 )]
 
+mod active_links;
 mod blocking;
 mod busy_poll;
 mod clock;

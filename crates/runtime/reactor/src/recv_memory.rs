@@ -8,12 +8,15 @@ use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::link_from_tag;
 use crate::world_state::WorldState;
 
-/// Lists the memory of a receive, attaching a stage if one is wanted; gives the bytes of room.
+/// Lists the memory of a receive, attaching a stage if one is wanted; gives the bytes of room. Of a long payload it may
+/// list a part only, if other links are active.
 pub(crate) fn fill_iovecs<M>(base: &WorldState<M>, iov: &mut Vec<libc::iovec>, op: &mut RecvOp) -> usize {
     iov.clear();
     let mut room = 0;
     if let Some(direct) = &mut op.direct {
-        for slice in direct.data.slices_mut(direct.want.clone()).take(IOV_MAX - 1) {
+        let most = base.active.transfer_max(base.now);
+        let part = direct.want.start..direct.want.start + direct.want.len().min(most);
+        for slice in direct.data.slices_mut(part).take(IOV_MAX - 1) {
             room += slice.len();
             iov.push(libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() });
         }
@@ -45,6 +48,7 @@ pub(crate) fn finish_recv<M>(base: &mut WorldState<M>, tag: Tag, mut op: RecvOp,
     if got > 0 {
         base.counters.recvs.add(1);
         base.counters.recv_bytes.add(got as u64);
+        base.active.note_received(tag, base.now);
     }
     base.events.push_back(EndpointEvent::Recv(link_from_tag(tag), op, came));
 }

@@ -13,6 +13,7 @@ use endpoint::{Dial, LinkArrival, ListenerId, ShardId};
 use stream::Tag;
 use volume::{DiskId, DiskOp};
 
+use crate::active_links::ActiveLinks;
 use crate::blocking::{BlockingCall, BlockingPool};
 use crate::config::TcpOptions;
 use crate::counters::Counters;
@@ -48,6 +49,7 @@ pub(crate) struct WorldState<M> {
     pub(crate) id: ShardId,
     pub(crate) pool: Pool,
     pub(crate) now: Time,
+    pub(crate) active: ActiveLinks,
     pub(crate) events: VecDeque<EndpointEvent<M>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) bell: Arc<ShardWaker>,
@@ -140,6 +142,7 @@ impl<M> WorldState<M> {
             id: parts.id,
             pool: parts.pool,
             now: crate::clock::now(),
+            active: ActiveLinks::default(),
             events: VecDeque::with_capacity(256),
             counters: parts.counters,
             listeners: listeners.map(|(id, socket)| Some(Listener::of(id, socket))).collect(),

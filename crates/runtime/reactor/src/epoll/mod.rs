@@ -42,6 +42,8 @@ pub(crate) struct Epoll<M> {
     crowd: SendCrowd,
     /// Links that have a receive to do and bytes to do it with.
     due: VecDeque<Tag>,
+    /// Links whose long send goes on once others have had their turn.
+    due_sends: VecDeque<Tag>,
     /// Links whose receive found no memory.
     starved: Vec<Tag>,
     iov: Vec<libc::iovec>,
@@ -108,6 +110,7 @@ impl<M> Epoll<M> {
             links,
             crowd: SendCrowd::default(),
             due: VecDeque::new(),
+            due_sends: VecDeque::new(),
             starved: Vec::new(),
             iov: Vec::new(),
         })
@@ -226,6 +229,14 @@ impl<M> Epoll<M> {
         }
     }
 
+    /// Sends on where a long send has made room for other links.
+    fn run_queued_sends(&mut self) {
+        for _ in 0..self.due_sends.len() {
+            let Some(tag) = self.due_sends.pop_front() else { return };
+            self.continue_send(tag);
+        }
+    }
+
     fn recv_available(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         link.is_due = false;
@@ -263,6 +274,7 @@ impl<M> Epoll<M> {
         let Some(link) = self.links.get_mut(tag) else { return };
         let Some(sending) = &mut link.send else { return };
         let counters = &self.base.counters;
+        let most = self.base.active.transfer_max(self.base.now);
         let how = loop {
             if !link.writable {
                 return;
@@ -271,7 +283,8 @@ impl<M> Epoll<M> {
             let iov = &mut self.iov;
             let mut asked = 0;
             sending.op.for_each_piece(sending.at, |at, len| {
-                if iov.len() < IOV_MAX {
+                if iov.len() < IOV_MAX && asked < most {
+                    let len = len.min(most - asked);
                     iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
                     asked += len;
                 }
@@ -285,6 +298,9 @@ impl<M> Epoll<M> {
                     }
                     counters.sends_partial.add(1);
                     link.writable = sent == asked;
+                    if link.writable && most < usize::MAX {
+                        return self.due_sends.push_back(tag);
+                    }
                 }
                 Err(Errno(libc::EAGAIN)) => link.writable = false,
                 Err(e) => break Err(e),
@@ -448,7 +464,8 @@ impl<M> World<M> for Epoll<M> {
             self.finish_dial(tag, Err(Errno(libc::ETIMEDOUT)));
         }
         self.resume_listeners();
-        let wait = if self.due.is_empty() && self.base.events.is_empty() { wait } else { WaitLimit::No };
+        let is_idle = self.due.is_empty() && self.due_sends.is_empty() && self.base.events.is_empty();
+        let wait = if is_idle { wait } else { WaitLimit::No };
         let wait = match wait {
             WaitLimit::Until(until) if !self.starved.is_empty() => {
                 let retry = self.base.retry_time();
@@ -463,6 +480,7 @@ impl<M> World<M> for Epoll<M> {
             self.handle_event(name, events);
         }
         self.run_queued_recvs();
+        self.run_queued_sends();
     }
 
     fn has_events(&mut self) -> bool {
@@ -530,7 +548,7 @@ impl<M> World<M> for Epoll<M> {
     }
 
     fn next_deadline(&mut self) -> Option<Time> {
-        if !self.due.is_empty() {
+        if !self.due.is_empty() || !self.due_sends.is_empty() {
             return Some(self.base.now);
         }
         let retry = (!self.starved.is_empty()).then(|| self.base.retry_time());

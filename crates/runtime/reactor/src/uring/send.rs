@@ -1,4 +1,5 @@
-//! Sends: one call per batch, which gathers its pieces, continued if the list is too long for one.
+//! Sends: one call per batch, which gathers its pieces, continued if the list is too long for one, or other links are
+//! active and the batch is long.
 
 use std::os::fd::AsRawFd;
 
@@ -20,9 +21,11 @@ impl<M> Uring<'_, M> {
         let Some(op) = flight.op.as_mut() else { return };
         let iov = &mut flight.message.iov;
         iov.clear();
+        let most = self.base.active.transfer_max(self.base.now);
         let mut asked = 0;
         op.for_each_piece(flight.at, |at, len| {
-            if iov.len() < IOV_MAX {
+            if iov.len() < IOV_MAX && asked < most {
+                let len = len.min(most - asked);
                 iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
                 asked += len;
             }
