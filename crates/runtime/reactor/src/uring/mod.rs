@@ -369,10 +369,16 @@ impl<M> IoDriver<M> for Uring<'_, M> {
 fn disk_entry(call: DiskSyscall) -> Option<Entry> {
     let fd = Fd(call.fd);
     let entry = match call.kind {
-        SyscallKind::Read { iov, count, offset } => opcode::Readv::new(fd, iov, count).offset(offset).build(),
+        SyscallKind::Read { iov, count, offset } => match only_piece(iov, count) {
+            Some((at, len)) => opcode::Read::new(fd, at, len).offset(offset).build(),
+            None => opcode::Readv::new(fd, iov, count).offset(offset).build(),
+        },
         SyscallKind::Write { iov, count, offset, durable } => {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
-            opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build()
+            match only_piece(iov, count) {
+                Some((at, len)) => opcode::Write::new(fd, at, len).offset(offset).rw_flags(flags).build(),
+                None => opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build(),
+            }
         }
         SyscallKind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         SyscallKind::Punch { .. }
@@ -384,6 +390,16 @@ fn disk_entry(call: DiskSyscall) -> Option<Entry> {
     };
     // Else this thread would wait.
     Some(if call.waits_for_others { entry.flags(squeue::Flags::ASYNC) } else { entry })
+}
+
+/// Address and length of a list's only piece, which the kernel takes without fetching a list. Most payloads are one.
+fn only_piece(iov: *const libc::iovec, count: u32) -> Option<(*mut u8, u32)> {
+    if count != 1 {
+        return None;
+    }
+    // SAFETY: the list stands in its slot until the call has ended, and has so many pieces.
+    let piece = unsafe { *iov };
+    Some((piece.iov_base.cast(), u32::try_from(piece.iov_len).ok()?))
 }
 
 impl<M> World<M> for Uring<'_, M> {
