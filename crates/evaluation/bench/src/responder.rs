@@ -29,8 +29,8 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 const IOVECS_MAX: usize = 512;
 /// The largest data of one request.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Connections at once.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections at once. Each has three stretches of memory of its own, of which a process has some 65,000.
+const CONNECTIONS_MAX: usize = 20_000;
 
 /// How the responder is set up.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ pub fn serve(
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
-        .setup_cqsize(4096)
+        .setup_cqsize(8192)
         .build(1024)?;
     let mut responder = Responder {
         connections: Vec::new(),

@@ -17,7 +17,8 @@ pub struct Config {
     /// Size of each shard's pool in bytes (rounded up to whole MiB).
     pub pool_bytes: usize,
     /// Links per shard, connections that are being made among them; a socket that comes beyond it is
-    /// reset, a connection outwards fails with EMFILE.
+    /// reset, a connection outwards fails with EMFILE. By default 131,072, as many as a shard has sessions and queues.
+    /// A link takes memory when it is there; what a process may have open, `RLIMIT_NOFILE`, is mostly less.
     pub links_max: usize,
     /// Files and devices that every shard knows before it takes its first connection; `DiskId` counts
     /// this list. At most 4096.
@@ -46,7 +47,7 @@ impl Default for Config {
             cores: Vec::new(),
             io: IoChoice::Auto,
             pool_bytes: 64 << 20,
-            links_max: 16 << 10,
+            links_max: 128 << 10,
             disks: Vec::new(),
             listeners: Vec::new(),
             outward: TcpOptions::default(),

@@ -68,7 +68,7 @@ pub struct BareArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     in_flight: u32,
     /// Connections of a thread with each volume
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     sessions: u32,
     /// Milliseconds before figures count
     #[arg(long, value_name = "MS", default_value_t = 500)]

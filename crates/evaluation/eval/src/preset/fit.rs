@@ -67,7 +67,7 @@ const SPARE_DESCRIPTORS: u64 = 256;
 const SPARE_PORTS: u64 = 512;
 /// Links of a core of our target and of our initiator, and how many of them are kept free for links that are
 /// made again.
-const LINKS_PER_CORE: u64 = 16_384;
+const LINKS_PER_CORE: u64 = 128 << 10;
 const SPARE_LINKS: u64 = 128;
 /// Most connections at the smallest scale.
 const CONNECTIONS_SMALLEST: u32 = 64;

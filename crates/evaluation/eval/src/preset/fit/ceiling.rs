@@ -22,7 +22,7 @@ pub(super) struct CeilingContext<'a> {
 }
 
 /// Most connections of the bare responder's threads.
-const CONNECTIONS_BARE: u32 = 1000;
+const CONNECTIONS_BARE: u32 = 16_384;
 
 /// The bare responder and requester under the same loads, where something is carried over a network: the requester that
 /// sleeps beside initiators that sleep, and the one that polls beside those that poll.
