@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-tls    our target and initiator over NVMe/TCP with TLS and without: MB/s, and processor time per I/O"
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
+	@echo "make bench-files  volumes on files against fio's io_uring on the same file, by processor time"
 	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
 	@echo "make eval-reports the reports of docs/eval as pages with charts, from their records"
 	@echo "make eval-look    a report in a browser: light, dark, phone, print; its charts have data (LOOK=record)"
@@ -138,6 +139,9 @@ bench-generator:
 
 mdns:
 	@tests/mdns.sh
+
+bench-files:
+	@tests/bench/files.sh $(BENCH)
 
 fuzz:
 	@tests/fuzz.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients ceph attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients ceph attach crash database dbench experiments capi capture papers eval files generator guest fio uml tgt istgt spdk ssh lint
 # browser metrics deb deb-test
 set -euo pipefail
 # shellcheck source=tests/lib.sh
@@ -89,6 +89,10 @@ for group in "$@"; do
     needs valgrind valgrind
     ;;
   capture) needs tshark tshark ;;
+  files)
+    needs fio fio
+    needs python3 python3
+    ;;
   generator)
     needs fio fio
     needs pidstat sysstat

@@ -151,12 +151,8 @@ fn open_connections(
         let volume = volumes.get((begin + number as usize) % volumes.len().max(1));
         let volume = volume.ok_or_else(|| io::Error::other("there is no volume"))?;
         let (depth, first) = (split_share(mine, count, number), volume.first);
-        all.push(ReadyConnection {
-            socket: connect(volume.address, None)?,
-            client: BareClient::default(),
-            depth,
-            first,
-        });
+        let socket = connect(volume.address, None)?;
+        all.push(ReadyConnection { first, ..ReadyConnection::new(socket, BareClient::default(), depth) });
     }
     Ok(all)
 }

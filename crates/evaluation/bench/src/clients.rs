@@ -23,6 +23,10 @@ pub enum BenchClient {
     Iscsi,
     /// `blockwire bench` over NVMe/TCP.
     Nvme,
+    /// `blockwire bench` over iSCSI with digests of headers and data.
+    IscsiDigests,
+    /// `blockwire bench` over NVMe/TCP with digests of headers and data.
+    NvmeDigests,
     /// libiscsi's `iscsi-perf`: reads only.
     Libiscsi,
     /// SPDK's `spdk_nvme_perf`, which polls.
@@ -37,6 +41,8 @@ impl ComparedKind for BenchClient {
             BenchClient::RawNvme => "raw-nvme",
             BenchClient::Iscsi => "blockwire-iscsi",
             BenchClient::Nvme => "blockwire-nvme",
+            BenchClient::IscsiDigests => "iscsi-digests",
+            BenchClient::NvmeDigests => "nvme-digests",
             BenchClient::Libiscsi => "libiscsi",
             BenchClient::Spdk => "spdk",
         }
@@ -48,8 +54,10 @@ impl BenchClient {
     pub fn server_kind(self) -> ServerKind {
         match self {
             BenchClient::Bare => ServerKind::Bare,
-            BenchClient::RawIscsi | BenchClient::Iscsi | BenchClient::Libiscsi => ServerKind::Blockwire,
-            BenchClient::RawNvme | BenchClient::Nvme | BenchClient::Spdk => ServerKind::BlockwireNvme,
+            BenchClient::RawIscsi | BenchClient::Iscsi | BenchClient::IscsiDigests => ServerKind::Blockwire,
+            BenchClient::Libiscsi => ServerKind::Blockwire,
+            BenchClient::RawNvme | BenchClient::Nvme | BenchClient::NvmeDigests => ServerKind::BlockwireNvme,
+            BenchClient::Spdk => ServerKind::BlockwireNvme,
         }
     }
 
@@ -72,7 +80,12 @@ pub fn measure_client(
         BenchClient::Bare | BenchClient::RawIscsi | BenchClient::RawNvme => {
             measure_raw_load(server, places, load, (seconds, poll_us))
         }
-        BenchClient::Iscsi | BenchClient::Nvme => measure_blockwire(server, places, load, (seconds, poll_us)),
+        BenchClient::Iscsi | BenchClient::Nvme => {
+            measure_blockwire(server, places, load, (seconds, poll_us), "")
+        }
+        BenchClient::IscsiDigests | BenchClient::NvmeDigests => {
+            measure_blockwire(server, places, load, (seconds, poll_us), "?digest=both")
+        }
         BenchClient::Libiscsi => compare::measure_libiscsi(server, load.bs, load.depth, seconds),
         BenchClient::Spdk => spdk_perf::measure_spdk_perf(server, places, load, seconds),
     }
@@ -103,11 +116,12 @@ fn measure_blockwire(
     places: &BenchEnvironment,
     load: &ComparedLoad,
     (seconds, poll_us): (u32, u64),
+    options: &str,
 ) -> io::Result<Value> {
     let url = server.url.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
     let before = system::children_cpu_ns()?;
     let output = Command::new(&places.blockwire)
-        .args(["bench", url, "--json", "--core", &places.client_core.to_string()])
+        .args(["bench", &format!("{url}{options}"), "--json", "--core", &places.client_core.to_string()])
         .args(["--poll", &poll_us.to_string()])
         .args([format!("--rw=rand{}", load.op), format!("--bs={}", load.bs)])
         .args([format!("--iodepth={}", load.depth), format!("--runtime={seconds}")])

@@ -288,6 +288,21 @@ impl<K: ComparedKind> ComparisonTable<K> {
         }
     }
 
+    /// Says whether there are at least `least` times as many I/Os per second as by the yardstick, with 95 % certainty.
+    pub fn print_iops_part(&self, load: &str, kind: K, yardstick: K, least: f64) {
+        let each = |kind| self.round_values(load, kind, "iops");
+        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), RoundPairing::Paired) {
+            let how = match ratio.interval {
+                None => format!("NOT shown: fewer than {ROUNDS_MIN} rounds"),
+                Some((low, high)) => {
+                    format!("{}; 95 % interval {low:.2} to {high:.2}", reached_word(low >= least))
+                }
+            };
+            let (own, other) = (kind.name(), yardstick.name());
+            println!("{load}: {own} has {:.2} times the IOPS of {other}, goal {least} ({how})", ratio.ratio);
+        }
+    }
+
     /// All rounds and their medians.
     pub fn to_json(&self) -> Value {
         let loads = self.rows.iter().map(|(load, servers)| {
@@ -301,7 +316,7 @@ impl<K: ComparedKind> ComparisonTable<K> {
 }
 
 /// A ratio with its interval, and whether a goal is met: by the upper bound, not by the ratio itself.
-fn goal_text(ratio: Ratio, goal: f64) -> String {
+pub(crate) fn goal_text(ratio: Ratio, goal: f64) -> String {
     let Ratio { ratio: value, interval } = ratio;
     match interval {
         None => format!("{value:.2} (NOT shown: fewer than {ROUNDS_MIN} rounds)"),

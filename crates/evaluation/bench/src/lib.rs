@@ -21,6 +21,8 @@ pub mod bare;
 pub mod clients;
 pub mod compare;
 pub mod comparison_args;
+pub mod connection_counts;
+pub mod fairness;
 pub mod idle;
 pub mod load;
 pub mod responder;

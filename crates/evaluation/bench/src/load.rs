@@ -14,10 +14,14 @@ use crate::system::{self, Epoll};
 use crate::usage;
 use crate::wire_protocol::{LoadOp, Outgoing, ProtocolClient, WireIo};
 
-pub use plan::{LoadMeasurement, LoadPhase, LoadPlan};
+pub use plan::{BackgroundLoad, LoadMeasurement, LoadPhase, LoadPlan};
 
 /// What one receive may bring at most: it stays in the processor's cache.
 const RECEIVE_BYTES_MAX: usize = 256 << 10;
+
+/// What a connection with a load of its own sends at most before the others are looked at: what they wait for is to
+/// be the server's doing, not the generator's.
+const BACKGROUND_SEND_BYTES: usize = 32 << 10;
 
 /// How often progress is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -33,6 +37,15 @@ pub struct ReadyConnection<F> {
     pub depth: u32,
     /// What is added to offsets.
     pub first: u64,
+    /// What it does in place of the plan's requests; these are counted apart.
+    pub background: Option<BackgroundLoad>,
+}
+
+impl<F> ReadyConnection<F> {
+    /// A connection that does what the plan says.
+    pub fn new(socket: TcpStream, client: F, depth: u32) -> Self {
+        ReadyConnection { socket, client, depth, first: 0, background: None }
+    }
 }
 
 /// Connects with the given congestion control.
@@ -58,6 +71,7 @@ struct Connection<F> {
     issued: Vec<(Instant, bool)>,
     free: Vec<u32>,
     writable_wanted: bool,
+    background: Option<BackgroundLoad>,
 }
 
 /// The generator.
@@ -88,13 +102,12 @@ struct LoadGenerator<'a, F> {
 /// Runs `plan` over connections that are ready to be asked.
 pub fn run_load<F: ProtocolClient>(
     plan: &LoadPlan,
-    connections: Vec<(TcpStream, F)>,
+    connections: Vec<ReadyConnection<F>>,
 ) -> io::Result<LoadMeasurement> {
-    let ready = |(socket, client)| ReadyConnection { socket, client, depth: plan.depth, first: 0 };
-    run_load_with_progress(plan, connections.into_iter().map(ready).collect(), &|_| ())
+    run_load_with_progress(plan, connections, &|_| ())
 }
 
-/// The same with connections that differ, and tells how it goes.
+/// The same, and tells how it goes.
 pub fn run_load_with_progress<F: ProtocolClient>(
     plan: &LoadPlan,
     connections: Vec<ReadyConnection<F>>,
@@ -127,7 +140,7 @@ pub fn run_load_with_progress<F: ProtocolClient>(
 
 impl<F: ProtocolClient> LoadGenerator<'_, F> {
     fn add_connection(&mut self, ready: ReadyConnection<F>) -> io::Result<()> {
-        let ReadyConnection { socket, client, depth, first } = ready;
+        let ReadyConnection { socket, client, depth, first, background } = ready;
         socket.set_nonblocking(true)?;
         self.epoll.add(socket.as_raw_fd(), self.connections.len() as u64)?;
         self.connections.push(Connection {
@@ -136,10 +149,11 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
             input: vec![0; RECEIVE_BYTES_MAX],
             kept: 0,
             first,
-            out: Outgoing::new(self.plan.len as usize),
+            out: Outgoing::new(background.map_or(self.plan.len, |load| load.len) as usize),
             issued: vec![(self.last_event, false); depth as usize],
             free: (0..depth).rev().collect(),
             writable_wanted: false,
+            background,
         });
         Ok(())
     }
@@ -176,17 +190,19 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
         Ok(measured)
     }
 
-    /// Requests that are out, and the age of the oldest.
+    /// Requests of the plan that are out, and the age of the oldest.
     fn outstanding(&self, now: Instant) -> (u64, Duration) {
-        let issued = self.connections.iter().flat_map(|connection| {
+        let planned = self.connections.iter().filter(|connection| connection.background.is_none());
+        let issued = planned.flat_map(|connection| {
             let is_out = |tag: &u32| !connection.free.contains(tag);
             (0u32..)
                 .zip(&connection.issued)
                 .filter(move |(tag, _)| is_out(tag))
                 .map(|(_, (issued, _))| *issued)
         });
-        let oldest = issued.min().map_or(Duration::ZERO, |issued| now.saturating_duration_since(issued));
-        (self.in_flight, oldest)
+        let oldest =
+            issued.clone().min().map_or(Duration::ZERO, |issued| now.saturating_duration_since(issued));
+        (issued.count() as u64, oldest)
     }
 
     /// Lets all requests end, then says good-bye.
@@ -248,9 +264,10 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
 
     /// When there is something to do even if nothing comes.
     fn next_wake(&self, end: Instant) -> Instant {
-        let has_room = self.connections.iter().any(|connection| !connection.free.is_empty());
-        let is_timed = self.plan.rate.is_some() && !self.ending && has_room;
-        if is_timed { end.min(self.begins.0) } else { end }
+        // Without a rate nothing is looked for: there may be thousands of connections.
+        let is_timed = self.plan.rate.is_some() && !self.ending;
+        let has_room = || self.connections.iter().any(|connection| !connection.free.is_empty());
+        if is_timed && has_room() { end.min(self.begins.0) } else { end }
     }
 
     /// Waits for something and handles it.
@@ -341,9 +358,13 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
             };
             connection.free.push(tag);
             self.in_flight -= 1;
-            if self.measuring {
-                self.measured.writes += u64::from(is_write);
-                self.measured.latency.record((now - issued).as_nanos() as u64);
+            match connection.background {
+                Some(load) if self.measuring => self.measured.background_bytes += u64::from(load.len),
+                None if self.measuring => {
+                    self.measured.writes += u64::from(is_write);
+                    self.measured.latency.record((now - issued).as_nanos() as u64);
+                }
+                Some(_) | None => {}
             }
             if !self.plan.gap.is_zero() && !self.ending {
                 self.due.push_back((now + self.plan.gap, index));
@@ -382,7 +403,9 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
     fn issue(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
         let Some(tag) = connection.free.pop() else { return false };
-        let places = (self.plan.size / u64::from(self.plan.len)).max(1);
+        let (len, size) =
+            connection.background.map_or((self.plan.len, self.plan.size), |load| (load.len, load.size));
+        let places = (size / u64::from(len)).max(1);
         let place = if self.plan.once {
             if self.next == places {
                 connection.free.push(tag);
@@ -394,13 +417,14 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
         } else {
             next_random(&mut self.random) % places
         };
-        let offset = connection.first + place * u64::from(self.plan.len);
-        let op = match self.plan.reads {
-            None => self.plan.op,
-            Some(percent) if next_random(&mut self.random) % 100 < u64::from(percent) => LoadOp::Read,
-            Some(_) => LoadOp::Write,
+        let offset = connection.first + place * u64::from(len);
+        let op = match (connection.background, self.plan.reads) {
+            (Some(load), _) => load.op,
+            (None, None) => self.plan.op,
+            (None, Some(percent)) if next_random(&mut self.random) % 100 < u64::from(percent) => LoadOp::Read,
+            (None, Some(_)) => LoadOp::Write,
         };
-        let request = WireIo { tag, op, offset, len: self.plan.len };
+        let request = WireIo { tag, op, offset, len };
         if !connection.client.encode_request(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;
@@ -418,7 +442,8 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
     )]
     fn flush(&mut self, index: usize) -> io::Result<()> {
         let connection = &mut self.connections[index];
-        let wanted = !connection.out.flush(&mut connection.socket)?;
+        let most = connection.background.map_or(usize::MAX, |_| BACKGROUND_SEND_BYTES);
+        let wanted = !connection.out.flush_part(&mut connection.socket, most)?;
         if wanted != connection.writable_wanted {
             connection.writable_wanted = wanted;
             self.epoll.set_writable(connection.socket.as_raw_fd(), index as u64, wanted)?;
@@ -473,6 +498,11 @@ mod tests {
         }
     }
 
+    /// One connection.
+    fn ready(address: SocketAddr, depth: u32) -> Vec<ReadyConnection<BareClient>> {
+        vec![ReadyConnection::new(connect(address, None).unwrap(), BareClient::default(), depth)]
+    }
+
     /// A target that stops answering before the end was seen in no figure.
     #[test]
     fn a_stall_at_the_end_is_told() {
@@ -493,8 +523,7 @@ mod tests {
                 }
             }
         });
-        let connections = vec![(connect(address, None).unwrap(), BareClient::default())];
-        let measured = run_load(&plan(Duration::from_millis(400)), connections).unwrap();
+        let measured = run_load(&plan(Duration::from_millis(400)), ready(address, 1)).unwrap();
         assert_eq!((measured.latency.count(), measured.unfinished), (10, 1));
         let oldest = measured.unfinished_oldest;
         assert!(oldest.as_nanos() > u128::from(measured.latency.max()), "{oldest:?}");
@@ -528,14 +557,28 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = answering(listener);
         let plan = LoadPlan { rate: Some(1000.0), reads: Some(70), depth: 8, ..plan(Duration::from_secs(1)) };
-        let measured =
-            run_load(&plan, vec![(connect(address, None).unwrap(), BareClient::default())]).unwrap();
+        let measured = run_load(&plan, ready(address, 8)).unwrap();
         let count = measured.latency.count();
         // A busy machine does fewer, and none does more.
         assert!((500..=1010).contains(&count), "{count}");
         let part = measured.writes as f64 / count as f64;
         assert!((0.15..0.45).contains(&part), "{part}");
         drop(server.join());
+    }
+
+    #[test]
+    fn what_a_connection_does_beside_the_plan_is_counted_apart() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let servers = [listener.try_clone().unwrap(), listener].map(answering);
+        let mut open = ready(address, 2);
+        open.extend(ready(address, 3));
+        open[1].background = Some(BackgroundLoad { op: LoadOp::Write, len: 512, size: 4096 });
+        let measured = run_load(&plan(Duration::from_millis(200)), open).unwrap();
+        assert!(measured.latency.count() > 0 && measured.background_bytes > 0);
+        assert_eq!((measured.writes, measured.background_bytes % 512), (0, 0));
+        assert!(measured.unfinished <= 2, "those of the plan only: {}", measured.unfinished);
+        servers.into_iter().for_each(|server| drop(server.join()));
     }
 
     #[test]
@@ -548,11 +591,7 @@ mod tests {
             socket.write_all(&[reply_header(0, 0), reply_header(0, 0)].concat()).unwrap();
             socket
         });
-        let why = run_load(
-            &plan(Duration::from_secs(5)),
-            vec![(connect(address, None).unwrap(), BareClient::default())],
-        )
-        .unwrap_err();
+        let why = run_load(&plan(Duration::from_secs(5)), ready(address, 1)).unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{why}");
         drop(server.join());
     }

@@ -16,6 +16,10 @@ const START_STOP_TIMEOUT: Duration = Duration::from_secs(30);
 pub const VOLUME_MIB: usize = 256;
 /// The NVMe subsystem of Blockwire's and of SPDK's volume.
 const SUBSYSTEM_NQN: &str = "nqn.2026-11.io.blockwire:bench";
+/// The subsystem and the target of the volume that is not measured, on Blockwire.
+pub const BESIDE_SUBSYSTEM_NQN: &str = "nqn.2026-11.io.blockwire:beside";
+/// See [`BESIDE_SUBSYSTEM_NQN`].
+pub const BESIDE_TARGET_IQN: &str = "iqn.2026-11.io.blockwire:beside";
 /// tgt's target.
 const TGT_TARGET_IQN: &str = "iqn.2026-11.io.blockwire.bench:tgt";
 
@@ -120,14 +124,27 @@ pub struct RunningServer {
 impl RunningServer {
     /// Starts a server on its core and waits until it serves.
     pub fn start(kind: ServerKind, places: &BenchEnvironment) -> io::Result<RunningServer> {
+        RunningServer::start_with(kind, places, &[])
+    }
+
+    /// Starts a server that takes some 16,000 connections.
+    pub fn start_for_many(kind: ServerKind, places: &BenchEnvironment) -> io::Result<RunningServer> {
+        // What it promises to so many sessions or queues is at most half of its memory; it takes what is used of it.
+        let config = places.scratch.join("many.toml");
+        fs::write(&config, "[limits]\nmemory = \"2G\"\n")?;
+        RunningServer::start_with(kind, places, &["--config".to_owned(), config.display().to_string()])
+    }
+
+    /// `args`: more arguments for Blockwire.
+    fn start_with(kind: ServerKind, places: &BenchEnvironment, args: &[String]) -> io::Result<RunningServer> {
         system::pin_thread(places.server_core)?;
         let started = match kind {
             ServerKind::Bare => start_bare(kind, places, &[]),
             ServerKind::BareMemory => start_bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
             ServerKind::BarePolling => start_bare(kind, places, &["--wait", "poll"]),
             ServerKind::BareSleeping => start_bare(kind, places, &["--wait", "sleep"]),
-            ServerKind::Blockwire => start_blockwire_iscsi(places),
-            ServerKind::BlockwireNvme => start_blockwire_nvme(places),
+            ServerKind::Blockwire => start_blockwire_iscsi(places, args),
+            ServerKind::BlockwireNvme => start_blockwire_nvme(places, args),
             ServerKind::Tgt => start_tgt(places),
             ServerKind::Spdk => start_spdk(places),
         };
@@ -220,8 +237,8 @@ fn start_bare(kind: ServerKind, places: &BenchEnvironment, args: &[&str]) -> io:
     Ok(server)
 }
 
-fn start_blockwire_iscsi(places: &BenchEnvironment) -> io::Result<RunningServer> {
-    let mut server = start_blockwire(places, ServerKind::Blockwire, "--iscsi")?;
+fn start_blockwire_iscsi(places: &BenchEnvironment, args: &[String]) -> io::Result<RunningServer> {
+    let mut server = start_blockwire(places, ServerKind::Blockwire, "--iscsi", args)?;
     let address = server.wait_for_listening("listening iscsi ")?;
     let target = "iqn.2026-11.io.blockwire:bench";
     server.url = Some(format!("iscsi://{address}/{target}/0"));
@@ -229,24 +246,32 @@ fn start_blockwire_iscsi(places: &BenchEnvironment) -> io::Result<RunningServer>
     Ok(server)
 }
 
-fn start_blockwire_nvme(places: &BenchEnvironment) -> io::Result<RunningServer> {
-    let server = start_blockwire(places, ServerKind::BlockwireNvme, "--nvme")?;
+fn start_blockwire_nvme(places: &BenchEnvironment, args: &[String]) -> io::Result<RunningServer> {
+    let server = start_blockwire(places, ServerKind::BlockwireNvme, "--nvme", args)?;
     let address = server.wait_for_listening("listening nvme ")?;
     server.with_nvme_address(&address)
 }
 
-/// The daemon with one volume, on a port of one protocol.
-fn start_blockwire(places: &BenchEnvironment, kind: ServerKind, protocol: &str) -> io::Result<RunningServer> {
+/// The daemon with a volume that is measured and another, which takes no memory until it is written, on a port of one
+/// protocol.
+fn start_blockwire(
+    places: &BenchEnvironment,
+    kind: ServerKind,
+    protocol: &str,
+    args: &[String],
+) -> io::Result<RunningServer> {
     let scratch = places.scratch.join(kind.name());
     fs::create_dir_all(&scratch)?;
     let mut command = system::command_ending_with_parent(&places.blockwire);
     command
-        .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), protocol, "127.0.0.1:0"])
+        .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M")])
+        .args(["--volume", &format!("beside=ram:{VOLUME_MIB}M"), protocol, "127.0.0.1:0"])
         .args(["--cores", &places.server_core.to_string()])
         .arg("--state")
         .arg(scratch.join("state"))
         .arg("--control")
-        .arg(scratch.join("control.sock"));
+        .arg(scratch.join("control.sock"))
+        .args(args);
     RunningServer::new(kind, command)
 }
 

@@ -5,9 +5,12 @@
 //! prints nanoseconds per command. Under `valgrind --tool=callgrind --toggle-collect='*measured_turn*'` the
 //! instructions are those of the shard alone, without its set-up: divide by the number of commands that is
 //! printed. `tests/cost.sh` does this. Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write`
-//! over NVMe/TCP; depth (over iSCSI at most 16, as far as the window opens in the warm-up); rounds.
+//! over NVMe/TCP; depth (over iSCSI at most 16, as far as the window opens in the warm-up); rounds; connections,
+//! which take turns (with 16,384 of them an NVMe/TCP host takes 32,768 links).
 
 mod driven_shard;
+
+use endpoint::LinkId;
 
 use driven_shard::{BLOCK_LEN, Client, MeasuredShard, NoOthers, Random, WARM_UP, exports, written_volume};
 
@@ -21,25 +24,35 @@ fn main() {
     let depth: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(16);
     let rounds: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let write = what.ends_with("write");
+    let connections: u16 = args.next().and_then(|n| n.parse().ok()).unwrap_or(1);
     let volume = written_volume(BLOCKS, 1).remove(0);
-    let mut world = MeasuredShard::new(0, 1, exports(|_| ()), volume, NoOthers);
-    let (mut client, link) = Client::connect(&mut world, 0, what.starts_with("nvme-"), depth);
+    let offered = exports(|exports| exports.nvme.subsystems[0].limits.controllers = connections.max(8));
+    let mut world = MeasuredShard::new(0, 1, offered, volume, NoOthers);
+    if connections > 1 {
+        world.set_connections(connections.into());
+    }
+    let is_nvme = what.starts_with("nvme-");
+    let mut clients: Vec<(Client, LinkId)> =
+        (0..connections).map(|number| Client::connect(&mut world, number, is_nvme, depth)).collect();
     let mut random = Random::default();
     let (mut stream, mut answers) = (Vec::new(), Vec::new());
-    for round in 0..WARM_UP + rounds {
-        world.is_measured = round >= WARM_UP;
+    for round in 0..WARM_UP * u32::from(connections) + rounds {
+        // Each connection has its window open, and its memory touched, before it is measured.
+        let (turn, at) = (round / u32::from(connections), round % u32::from(connections));
+        world.is_measured = turn >= WARM_UP;
+        let (client, link) = &mut clients[at as usize];
         stream.clear();
         answers.clear();
         for number in 0..depth {
             client.push_command(&mut stream, number, random.next_block(BLOCKS), write);
         }
         let wanted = depth as usize * client.answer_len(write);
-        world.exchange(link, &stream, &mut answers, wanted);
+        world.exchange(*link, &stream, &mut answers, wanted);
         assert_eq!(answers.len(), wanted, "every command is answered with success");
     }
     let commands = u64::from(depth) * u64::from(rounds);
     println!(
-        "{commands} of {what} at depth {depth}: {:.0} ns each",
+        "{commands} of {what} at depth {depth}, {connections} connections: {:.0} ns each",
         world.spent.as_nanos() as f64 / commands as f64
     );
 }

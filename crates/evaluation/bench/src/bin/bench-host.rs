@@ -43,6 +43,9 @@ struct Args {
     poll_us: u64,
 }
 
+/// I/Os per second with digests over those without: the goal.
+const DIGESTS_IOPS_LEAST: f64 = 0.92;
+
 /// 4 KiB one at a time, by 32 and by 128, and 128 KiB by 8.
 const LOADS: [ComparedLoad; 8] = [
     load("read", 4096, 1),
@@ -81,6 +84,11 @@ fn run_sections(args: &Args, scratch: &Path) -> io::Result<()> {
     for load in &LOADS {
         print_ratio(&table, load, BenchClient::Iscsi, BenchClient::Libiscsi);
         print_ratio(&table, load, BenchClient::Nvme, BenchClient::Spdk);
+        for (with, without) in
+            [(BenchClient::IscsiDigests, BenchClient::Iscsi), (BenchClient::NvmeDigests, BenchClient::Nvme)]
+        {
+            table.print_iops_part(&load.name(), with, without, DIGESTS_IOPS_LEAST);
+        }
     }
     let all = json!({ "environment": environment, "clients": table.to_json() });
     args.setting.finish_and_write(&all)?;

@@ -18,6 +18,8 @@ use std::process::{Command, ExitCode};
 
 use bench::compare::{self, ComparisonTable, LIBISCSI_QUEUE_DEPTHS, LOADS, PACED_LOADS};
 use bench::comparison_args::{self, ComparisonArgs};
+use bench::connection_counts;
+use bench::fairness::FairnessTable;
 use bench::servers::{BenchEnvironment, RunningServer, ServerKind};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -43,6 +45,17 @@ struct Args {
     /// Sessions while memory is measured.
     #[arg(long, default_value_t = 2000)]
     memory_sessions: u32,
+    /// Most connections where their number is varied.
+    #[arg(long, default_value_t = 16_384)]
+    connections: u32,
+}
+
+/// A server for the connections that are measured.
+fn start_server(args: &Args, kind: ServerKind, places: &BenchEnvironment) -> io::Result<RunningServer> {
+    match args.parts.contains(&BenchSection::Connections) {
+        true => RunningServer::start_for_many(kind, places),
+        false => RunningServer::start(kind, places),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,6 +70,10 @@ enum BenchSection {
     Idle,
     /// Memory of idle sessions.
     Memory,
+    /// Small reads beside large writes of another connection; only if asked for.
+    Fairness,
+    /// 1 to 16,384 connections, on servers started for that; only if asked for.
+    Connections,
 }
 
 fn main() -> ExitCode {
@@ -72,22 +89,39 @@ fn run_sections(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
             println!("tgt is not installed and is left out (Debian: apt-get install tgt)");
             continue;
         }
-        let server = RunningServer::start(*kind, &places)?;
+        let server = start_server(args, *kind, &places)?;
         compare::fill_volume(&server, &places)?;
         servers.push(server);
     }
     let mut tables = [ComparisonTable::default(), ComparisonTable::default(), ComparisonTable::default()];
+    let (mut fairness, mut connections) = (FairnessTable::default(), ComparisonTable::default());
     // What fails ends it; what was measured until then is told.
-    let mut outcome =
-        args.setting.announced_rounds().try_for_each(|_| run_one_round(args, &servers, &places, &mut tables));
+    let mut outcome = args.setting.announced_rounds().try_for_each(|_| {
+        run_one_round(args, &servers, &places, &mut tables)?;
+        if args.parts.contains(&BenchSection::Fairness) {
+            fairness.measure_round(&servers, &places, args.setting.seconds)?;
+        }
+        if args.parts.contains(&BenchSection::Connections) {
+            let limits = (args.setting.seconds, args.connections);
+            connection_counts::measure_round(&servers, &places, limits, &mut connections)?;
+        }
+        Ok(())
+    });
     let mut idle = json!({});
     if outcome.is_ok() {
         outcome = measure_idle(args, &mut servers, &places, &mut idle);
     }
     print_results(&tables, &idle);
+    if !fairness.is_empty() {
+        fairness.print();
+    }
+    if !connections.is_empty() {
+        connection_counts::print(&connections, ServerKind::Blockwire);
+    }
     let [load, libiscsi, gaps] = tables.each_ref().map(ComparisonTable::to_json);
     let all = json!({
         "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": idle,
+        "fairness": fairness.to_json(), "connections": connections.to_json(),
     });
     args.setting.finish_and_write(&all)?;
     outcome

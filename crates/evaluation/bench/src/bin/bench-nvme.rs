@@ -20,6 +20,8 @@ use std::process::ExitCode;
 
 use bench::compare::{self, ComparedLoad, ComparisonTable, LOADS};
 use bench::comparison_args::{self, ComparisonArgs};
+use bench::connection_counts;
+use bench::fairness::FairnessTable;
 use bench::servers::{BenchEnvironment, RunningServer, ServerKind};
 use bench::spdk_perf;
 use clap::{Parser, ValueEnum};
@@ -51,6 +53,17 @@ struct Args {
     /// Seconds of idleness, at most 100.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100))]
     idle_seconds: u32,
+    /// Most connections where their number is varied.
+    #[arg(long, default_value_t = 16_384)]
+    connections: u32,
+}
+
+/// A server for the connections that are measured.
+fn start_server(args: &Args, kind: ServerKind, places: &BenchEnvironment) -> io::Result<RunningServer> {
+    match args.parts.contains(&BenchSection::Connections) {
+        true => RunningServer::start_for_many(kind, places),
+        false => RunningServer::start(kind, places),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,6 +74,10 @@ enum BenchSection {
     Perf,
     /// Processor time and memory of idle associations.
     Idle,
+    /// Small reads beside large writes of another connection; only if asked for.
+    Fairness,
+    /// 1 to 16,384 connections, on servers started for that; only if asked for.
+    Connections,
 }
 
 fn main() -> ExitCode {
@@ -74,17 +91,36 @@ fn run_sections(args: &Args, scratch: &Path) -> io::Result<()> {
     let servers = start_servers(args, &places)?;
     let mut tables = [ComparisonTable::default(), ComparisonTable::default()];
     // What fails ends it; what was measured until then is told.
-    let outcome =
-        args.setting.announced_rounds().try_for_each(|_| run_one_round(args, &servers, &places, &mut tables));
+    let (mut fairness, mut connections) = (FairnessTable::default(), ComparisonTable::default());
+    let outcome = args.setting.announced_rounds().try_for_each(|_| {
+        run_one_round(args, &servers, &places, &mut tables)?;
+        if args.parts.contains(&BenchSection::Fairness) {
+            fairness.measure_round(&servers, &places, args.setting.seconds)?;
+        }
+        if args.parts.contains(&BenchSection::Connections) {
+            let limits = (args.setting.seconds, args.connections);
+            connection_counts::measure_round(&servers, &places, limits, &mut connections)?;
+        }
+        Ok(())
+    });
     drop(servers);
     print_results(&tables);
+    if !fairness.is_empty() {
+        fairness.print();
+    }
+    if !connections.is_empty() {
+        connection_counts::print(&connections, ServerKind::BlockwireNvme);
+    }
     let (idle, outcome) = match outcome.and_then(|()| measure_idle(args, &places)) {
         Ok(idle) => (idle, Ok(())),
         Err(why) => (Value::Null, Err(why)),
     };
     print_idle(&idle);
     let [load, perf] = tables.each_ref().map(ComparisonTable::to_json);
-    let all = json!({ "environment": environment, "load": load, "perf": perf, "idle": idle });
+    let all = json!({
+        "environment": environment, "load": load, "perf": perf, "idle": idle,
+        "fairness": fairness.to_json(), "connections": connections.to_json(),
+    });
     args.setting.finish_and_write(&all)?;
     outcome
 }
@@ -107,7 +143,8 @@ fn run_one_round(
 /// Starts what is to be compared and writes each volume once.
 fn start_servers(args: &Args, places: &BenchEnvironment) -> io::Result<Vec<RunningServer>> {
     let mut servers = Vec::new();
-    if !args.parts.iter().any(|part| matches!(part, BenchSection::Load | BenchSection::Perf)) {
+    let wanted = [BenchSection::Load, BenchSection::Perf, BenchSection::Fairness, BenchSection::Connections];
+    if !args.parts.iter().any(|part| wanted.contains(part)) {
         return Ok(servers);
     }
     for kind in &args.servers {
@@ -115,7 +152,7 @@ fn start_servers(args: &Args, places: &BenchEnvironment) -> io::Result<Vec<Runni
             println!("SPDK is left out: tests/bench/spdk.sh builds it, SPDK_DIR says where it is");
             continue;
         }
-        let server = RunningServer::start(*kind, places)?;
+        let server = start_server(args, *kind, places)?;
         compare::fill_volume(&server, places)?;
         servers.push(server);
     }

@@ -14,11 +14,11 @@
 )]
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::load::{LoadMeasurement, LoadPlan, connect, run_load};
+use bench::load::{BackgroundLoad, LoadMeasurement, LoadPlan, ReadyConnection, connect, run_load};
 use bench::spin::WaitMode;
 use bench::wire_protocol::LoadOp;
 use bench::wire_protocol::association::NvmeAssociation;
@@ -29,6 +29,9 @@ use bench::wire_protocol::nvme::NvmeTcpClient;
 use bench::{idle, system};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
+
+/// I/O queues of one NVMe controller, at most.
+const QUEUES_PER_ASSOCIATION: usize = 64;
 
 /// Keeps so many requests in flight on so many connections and measures what comes of it.
 #[derive(Parser)]
@@ -59,8 +62,8 @@ struct Args {
     /// Requests in flight per connection.
     #[arg(long, default_value_t = 1)]
     depth: u32,
-    /// TCP connections: iSCSI sessions, or I/O queues of one NVMe controller.
-    #[arg(long, default_value_t = 1)]
+    /// TCP connections: iSCSI sessions, or I/O queues of NVMe controllers, up to 64 of each.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     connections: u32,
     /// Seconds to measure.
     #[arg(long, default_value = "2", value_parser = parse_duration)]
@@ -99,9 +102,38 @@ struct Args {
     /// them rest for the time to measure.
     #[arg(long, requires = "server_pid", conflicts_with_all = ["op", "depth", "connections"])]
     idle: Option<u32>,
+    #[command(flatten)]
+    background: BackgroundArgs,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// A connection beside those that are measured: what does it cost them?
+#[derive(clap::Args)]
+struct BackgroundArgs {
+    /// One connection more, which writes (or reads) beside those that are measured.
+    #[arg(long, value_enum)]
+    beside: Option<LoadOp>,
+    /// Bytes of each of its requests.
+    #[arg(long, default_value_t = 1 << 20)]
+    beside_bs: u32,
+    /// Its requests in flight.
+    #[arg(long, default_value_t = 8)]
+    beside_depth: u32,
+    /// Its iSCSI target; without it that of the others.
+    #[arg(long)]
+    beside_target: Option<String>,
+    /// Its NVMe subsystem; without it that of the others.
+    #[arg(long)]
+    beside_subsystem: Option<String>,
+}
+
+impl BackgroundArgs {
+    /// What it does on a volume of so many bytes.
+    fn load(&self, op: LoadOp, size: u64) -> BackgroundLoad {
+        BackgroundLoad { op, len: self.beside_bs, size }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -120,8 +152,10 @@ fn parse_duration(text: &str) -> Result<Duration, clap::Error> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.depth == 0 || args.depth > 1 << 14 || args.connections == 0 || args.bs == 0 || args.bs > 1 << 20 {
-        eprintln!("raw-load: depth is 1 to 16384, connections at least 1, a request 1 byte to 1 MiB");
+    let is_fit = |depth: u32, bs: u32| (1..=1 << 14).contains(&depth) && (1..=1 << 20).contains(&bs);
+    let beside = &args.background;
+    if !is_fit(args.depth, args.bs) || !is_fit(beside.beside_depth, beside.beside_bs) {
+        eprintln!("raw-load: depth is 1 to 16384, a request 1 byte to 1 MiB");
         return ExitCode::from(2);
     }
     let result = match args.idle {
@@ -164,40 +198,125 @@ fn run_raw_load(args: &Args) -> io::Result<Value> {
         server: args.server_pid,
         seed: args.seed,
     };
-    let sockets = (0..args.connections).map(|_| connect(args.address, args.congestion.as_deref()));
-    let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
-    let congestion = sockets.first().map_or(Ok(String::new()), system::socket_congestion_control)?;
-    let measured = match args.protocol {
+    system::raise_descriptor_limit()?;
+    let (congestion, measured) = match args.protocol {
         ProtocolName::Bare => {
-            run_load(&plan, sockets.into_iter().map(|socket| (socket, BareClient::default())).collect())?
+            let open = open_bare(args)?;
+            (congestion_of(&open)?, run_load(&plan, open)?)
         }
         ProtocolName::Iscsi => {
-            let mut open = Vec::new();
-            for (mut socket, number) in sockets.into_iter().zip(0..) {
-                let session = log_in(&mut socket, &args.target, args.lun, std::process::id() << 8 | number)?;
-                plan.size = plan.size.min(session.unit_bytes());
-                open.push((socket, IscsiClient::new(session)));
-            }
-            run_load(&plan, open)?
+            let (open, size) = open_iscsi(args)?;
+            plan.size = plan.size.min(size);
+            (congestion_of(&open)?, run_load(&plan, open)?)
         }
         ProtocolName::Nvme => {
-            let admin = connect(args.address, args.congestion.as_deref())?;
-            let queues = sockets.len().min(usize::from(u16::MAX)) as u16;
-            let association =
-                NvmeAssociation::open(admin, &args.subsystem, args.nsid, queues, std::process::id())?;
-            if u64::from(args.bs) > association.transfer_max() {
-                return Err(io::Error::other("the controller takes no transfers of that size"));
+            let (mut associations, mut open) = open_nvme(args)?;
+            let sizes = associations.iter().map(NvmeAssociation::namespace_bytes);
+            plan.size = sizes.fold(plan.size, u64::min);
+            if let Some(op) = args.background.beside {
+                let (association, ready) = open_nvme_background(args, op)?;
+                associations.push(association);
+                open.push(ready);
             }
-            plan.size = plan.size.min(association.namespace_bytes());
-            let mut open = Vec::new();
-            for (mut socket, qid) in sockets.into_iter().zip(1..) {
-                let queue = association.connect_queue(&mut socket, qid, args.depth)?;
-                open.push((socket, NvmeTcpClient::new(queue, args.depth)));
-            }
-            run_load(&plan, open)?
+            let measured = (congestion_of(&open)?, run_load(&plan, open)?);
+            // Queues end with them.
+            drop(associations);
+            measured
         }
     };
     Ok(result_json(args, &congestion, &measured))
+}
+
+/// The congestion control of the first connection.
+fn congestion_of<F>(open: &[ReadyConnection<F>]) -> io::Result<String> {
+    open.first().map_or(Ok(String::new()), |ready| system::socket_congestion_control(&ready.socket))
+}
+
+fn connect_to(args: &Args) -> io::Result<TcpStream> {
+    connect(args.address, args.congestion.as_deref())
+}
+
+fn open_bare(args: &Args) -> io::Result<Vec<ReadyConnection<BareClient>>> {
+    let ready = |_| Ok(ReadyConnection::new(connect_to(args)?, BareClient::default(), args.depth));
+    let mut open = (0..args.connections).map(ready).collect::<io::Result<Vec<_>>>()?;
+    if let Some(op) = args.background.beside {
+        let background = Some(args.background.load(op, args.size_mib << 20));
+        open.push(ReadyConnection {
+            background,
+            ..ReadyConnection::new(connect_to(args)?, BareClient::default(), args.background.beside_depth)
+        });
+    }
+    Ok(open)
+}
+
+/// Sessions, one after the other: a target takes a limited number of logins at a time. And the size of their unit.
+fn open_iscsi(args: &Args) -> io::Result<(Vec<ReadyConnection<IscsiClient>>, u64)> {
+    let number = |at: u32| std::process::id() << 16 | at;
+    let (mut open, mut size) = (Vec::new(), u64::MAX);
+    for at in 0..args.connections {
+        let mut socket = connect_to(args)?;
+        let session = log_in(&mut socket, &args.target, args.lun, number(at))?;
+        size = size.min(session.unit_bytes());
+        open.push(ReadyConnection::new(socket, IscsiClient::new(session), args.depth));
+    }
+    if let Some(op) = args.background.beside {
+        let mut socket = connect_to(args)?;
+        let target = args.background.beside_target.as_ref().unwrap_or(&args.target);
+        let session = log_in(&mut socket, target, args.lun, number(args.connections))?;
+        let background = Some(args.background.load(op, session.unit_bytes().min(args.size_mib << 20)));
+        open.push(ReadyConnection {
+            background,
+            ..ReadyConnection::new(socket, IscsiClient::new(session), args.background.beside_depth)
+        });
+    }
+    Ok((open, size))
+}
+
+/// Associations with up to [`QUEUES_PER_ASSOCIATION`] I/O queues each, and these.
+#[expect(clippy::type_complexity, reason = "what is opened, and what it is opened by")]
+fn open_nvme(
+    args: &Args,
+) -> io::Result<(Vec<NvmeAssociation<TcpStream>>, Vec<ReadyConnection<NvmeTcpClient>>)> {
+    let (mut associations, mut open) = (Vec::new(), Vec::new());
+    for first in (0..args.connections).step_by(QUEUES_PER_ASSOCIATION) {
+        let queues = (args.connections - first).min(QUEUES_PER_ASSOCIATION as u32) as u16;
+        let number = std::process::id() << 16 | first;
+        let association =
+            NvmeAssociation::open(connect_to(args)?, &args.subsystem, args.nsid, queues, number)?;
+        if u64::from(args.bs) > association.transfer_max() {
+            return Err(io::Error::other("the controller takes no transfers of that size"));
+        }
+        for qid in 1..=queues {
+            let mut socket = connect_to(args)?;
+            let queue = association.connect_queue(&mut socket, qid, args.depth)?;
+            open.push(ReadyConnection::new(socket, NvmeTcpClient::new(queue, args.depth), args.depth));
+        }
+        associations.push(association);
+    }
+    Ok((associations, open))
+}
+
+/// An association and its queue.
+fn open_nvme_background(
+    args: &Args,
+    op: LoadOp,
+) -> io::Result<(NvmeAssociation<TcpStream>, ReadyConnection<NvmeTcpClient>)> {
+    let depth = args.background.beside_depth;
+    let admin = connect_to(args)?;
+    let subsystem = args.background.beside_subsystem.as_ref().unwrap_or(&args.subsystem);
+    let number = std::process::id() << 16 | args.connections;
+    let association = NvmeAssociation::open(admin, subsystem, args.nsid, 1, number)?;
+    if u64::from(args.background.beside_bs) > association.transfer_max() {
+        return Err(io::Error::other("the controller takes no transfers of the size beside it"));
+    }
+    let mut socket = connect_to(args)?;
+    let queue = association.connect_queue(&mut socket, 1, depth)?;
+    let size = association.namespace_bytes().min(args.size_mib << 20);
+    let ready = ReadyConnection {
+        background: Some(args.background.load(op, size)),
+        ..ReadyConnection::new(socket, NvmeTcpClient::new(queue, depth), depth)
+    };
+    Ok((association, ready))
 }
 
 fn result_json(args: &Args, congestion: &str, measured: &LoadMeasurement) -> Value {
@@ -218,6 +337,7 @@ fn result_json(args: &Args, congestion: &str, measured: &LoadMeasurement) -> Val
         "client_cpu_us": per_io(measured.client_cpu_ns),
         "client_polls_useful": waits.polls_useful, "client_polls_idle": waits.polls_idle,
         "client_sleeps": waits.sleeps, "window_stalls": measured.window_stalls,
+        "beside_mb_s": measured.background_bytes as f64 / measured.seconds / 1e6,
         "unfinished": measured.unfinished, "unfinished_oldest_us": measured.unfinished_oldest.as_secs_f64() * 1e6,
     })
 }

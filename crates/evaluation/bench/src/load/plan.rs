@@ -42,6 +42,18 @@ pub struct LoadPlan {
     pub seed: u64,
 }
 
+/// What a connection does beside those that are measured: as many requests at a time as it has depth, each followed
+/// by another when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackgroundLoad {
+    /// Read or write.
+    pub op: LoadOp,
+    /// Bytes per request.
+    pub len: u32,
+    /// Bytes of the volume that are used; offsets are random multiples of `len` below.
+    pub size: u64,
+}
+
 /// What was measured.
 #[derive(Clone, Debug, Default)]
 pub struct LoadMeasurement {
@@ -51,6 +63,8 @@ pub struct LoadMeasurement {
     pub latency: Histogram,
     /// How many of them were of writes.
     pub writes: u64,
+    /// Bytes of the requests of [`BackgroundLoad`]s, which are in no other figure.
+    pub background_bytes: u64,
     /// The server's processor time in nanoseconds.
     pub server_cpu_ns: u64,
     /// The generator's processor time in nanoseconds.

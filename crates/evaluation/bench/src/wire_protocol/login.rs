@@ -23,10 +23,10 @@ pub fn log_in(
     number: u32,
 ) -> io::Result<IscsiSession> {
     let mut session = IscsiSession::new(lun, SEGMENT_BYTES_MAX);
-    let [_, _, high, low] = number.to_be_bytes();
+    let [a, b, c, d] = number.to_be_bytes();
     let mut isid = Isid::new_zeroed();
     // A random-type identifier (RFC 7143 §11.12.5), so that sessions of one name stay apart.
-    zerocopy::IntoBytes::as_mut_bytes(&mut isid).copy_from_slice(&[0x80, 0, 0, 0, high, low]);
+    zerocopy::IntoBytes::as_mut_bytes(&mut isid).copy_from_slice(&[0x80, 0, a, b, c, d]);
 
     let security = format!(
         "InitiatorName=iqn.2026-11.io.blockwire:raw-load\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"

@@ -118,23 +118,40 @@ impl Outgoing {
     }
 
     /// Writes what the socket takes; true if that was all.
+    pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
+        self.flush_part(socket, usize::MAX)
+    }
+
+    /// Writes what the socket takes, at most so many bytes; true if that was all there is.
     #[expect(
         clippy::indexing_slicing,
         reason = "less than all of the first part was taken, and `first` is below their number"
     )]
-    pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
+    pub fn flush_part(&mut self, socket: &mut impl Write, most: usize) -> io::Result<bool> {
+        let mut left = most;
         while self.first < self.parts.len() {
-            let mut skip = self.taken;
+            if left == 0 {
+                return Ok(false);
+            }
+            let (mut skip, mut room) = (self.taken, left);
             let slices: Vec<IoSlice<'_>> = self.parts[self.first..]
                 .iter()
                 .take(PARTS_MAX)
-                .map(|part| IoSlice::new(&self.part_bytes(*part)[std::mem::take(&mut skip)..]))
+                .map(|part| {
+                    let bytes = &self.part_bytes(*part)[std::mem::take(&mut skip)..];
+                    let len = bytes.len().min(room);
+                    room -= len;
+                    IoSlice::new(&bytes[..len])
+                })
                 .collect();
             let written =
                 if let [only] = &slices[..] { socket.write(only) } else { socket.write_vectored(&slices) };
             drop(slices);
             match written {
-                Ok(n) => self.advance(n),
+                Ok(n) => {
+                    left -= n;
+                    self.advance(n);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -205,5 +222,26 @@ mod tests {
         let mut socket = Slow(Vec::new(), 0);
         while !out.flush(&mut socket).unwrap() {}
         assert!(out.is_empty() && socket.0 == expected);
+    }
+
+    #[test]
+    fn a_part_is_no_longer_than_was_said() {
+        let mut out = Outgoing::new(20_000);
+        for _ in 0..3 {
+            out.push_header(&[7; 48]);
+            out.push_payload(20_000);
+        }
+        let mut socket = Vec::new();
+        let mut calls = 0;
+        loop {
+            let before = socket.len();
+            let is_all = out.flush_part(&mut socket, 8192).unwrap();
+            assert!((1..=8192).contains(&(socket.len() - before)));
+            calls += 1;
+            if is_all {
+                break;
+            }
+        }
+        assert_eq!((socket.len(), calls), (3 * 20_048, (3 * 20_048_usize).div_ceil(8192)));
     }
 }

@@ -152,6 +152,12 @@ impl<O: OtherShards> MeasuredShard<O> {
         world
     }
 
+    /// Has memory for so many connections, in place of some. To be called before any is made.
+    pub fn set_connections(&mut self, count: u32) {
+        // What an NVMe host's two queues reserve is at most half of the pool.
+        self.pool = Pool::new((64 << 20) + (128 << 10) * count as usize);
+    }
+
     /// A socket of a listener.
     fn connect(&mut self, listener: ListenerId) -> LinkId {
         let link = LinkId(self.hands.wires.len() as u64);
@@ -321,7 +327,8 @@ fn connect_queue(
     assert_eq!(came.len(), IcResp::LEN);
     let connect = Connect { qid, entries, flow_control: false, individual_deletion: false, kato_ms: 0 };
     let names = ConnectNames {
-        host_id: HostId::new([host.as_bytes()[host.len() - 1]; 16]).expect("not zero"),
+        // The end of the name, which tells hosts apart.
+        host_id: host.as_bytes().last_chunk().and_then(|end| HostId::new(*end)).expect("a long name"),
         cntlid,
         subsystem: Nqn::parse(target::SUBSYSTEM_NQN).expect("a name"),
         host: Nqn::parse(host).expect("a name"),
