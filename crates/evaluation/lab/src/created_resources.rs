@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use crate::memory_limit;
+
 /// How names of these directories begin, before the token.
 pub(crate) const DIRECTORY_PREFIX: &str = "blockwire-";
 /// The locked marker.
@@ -32,6 +34,8 @@ pub(crate) enum CreatedResource {
     IscsiInterface(String),
     /// Controllers of NVMe that were connected with this host identifier.
     NvmeHost(String),
+    /// A control group, by its directory.
+    MemoryGroup(String),
 }
 
 impl CreatedResource {
@@ -45,6 +49,7 @@ impl CreatedResource {
             CreatedResource::Nvmet(own) => vec!["nvmet", own],
             CreatedResource::IscsiInterface(name) => vec!["iscsi-interface", name],
             CreatedResource::NvmeHost(id) => vec!["nvme-host", id],
+            CreatedResource::MemoryGroup(path) => vec!["memory-group", path],
         }
     }
 
@@ -70,6 +75,11 @@ impl CreatedResource {
             ["iscsi-interface", name] => CreatedResource::IscsiInterface(own("bw-", name)?),
             ["nvme-host", id] => {
                 (id == nvme_host_id(token)).then(|| CreatedResource::NvmeHost(id.to_owned()))?
+            }
+            ["memory-group", path] => {
+                let name = Path::new(path).file_name()?.to_str()?;
+                let is_ours = own("bw-", name).is_some() && memory_limit::is_group_path(Path::new(path));
+                is_ours.then(|| CreatedResource::MemoryGroup(path.to_owned()))?
             }
             _ => return None,
         })

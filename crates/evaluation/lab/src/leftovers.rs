@@ -16,7 +16,7 @@ use crate::created_resources::{
     CreatedResource, DIRECTORY_PREFIX, LIST_FILE, LOCK_FILE, MEMORY_DIRECTORY, TOKEN_DIGITS,
 };
 use crate::place::CommandLocation;
-use crate::{directory_tree, exports, kernel_sessions};
+use crate::{directory_tree, exports, kernel_sessions, memory_limit};
 
 /// Most bytes of a list that are read: thousands of entries.
 const LIST_BYTES_MAX: u64 = 1 << 20;
@@ -174,6 +174,16 @@ fn undo_resource(made: &CreatedResource, dir: &Path, token: &str) -> UndoOutcome
             let has = || kernel_sessions::may_have_iscsi_sessions(&CommandLocation::Here, name);
             UndoOutcome::of(what, has, || kernel_sessions::end_iscsi_sessions(&CommandLocation::Here, name))
         }
+        CreatedResource::MemoryGroup(path) => {
+            let group = Path::new(path);
+            UndoOutcome::of(
+                format!("control group {path}"),
+                || group.is_dir(),
+                || {
+                    memory_limit::remove_group(group);
+                },
+            )
+        }
         CreatedResource::NvmeHost(id) => {
             let what = format!("NVMe connections of the host {id}");
             let has = || kernel_sessions::may_have_nvme_controllers(&CommandLocation::Here, id);
@@ -303,6 +313,8 @@ mod tests {
             "[\"iscsi-interface\",\"default\"]",
             &format!("[\"nvme-host\",\"{id}\"]"),
             "[\"memory\",\"x\"]",
+            "[\"memory-group\",\"/sys/fs/cgroup/system.slice\"]",
+            "[\"memory-group\",\"/etc/bw-0123456789abcdef-0\"]",
             "{}",
             "",
         ] {

@@ -36,6 +36,7 @@ mod kernel_sessions;
 pub mod leftovers;
 mod link;
 mod measure;
+mod memory_limit;
 mod mixed_traffic;
 pub mod oltp;
 mod output_lines;

@@ -132,6 +132,7 @@ mod tests {
         let path = dir.path().join(PLAN_FILE);
         let preset = Preset::find("demartek-oltp").unwrap();
         let made = RepeatableExperiment::Databases(eval::preset::DatabasePlan {
+            program: "sysbench".to_owned(),
             systems: vec![("blockwire".to_owned(), "mariadb".to_owned())],
             wire: eval::preset::Wire::Loopback,
             databases: 2,

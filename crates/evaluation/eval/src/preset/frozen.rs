@@ -318,6 +318,7 @@ mod tests {
             (
                 Preset::find("demartek-oltp").unwrap(),
                 RepeatableExperiment::Databases(DatabasePlan {
+                    program: "sysbench".to_owned(),
                     systems: systems("mariadb"),
                     wire: Wire::Loopback,
                     databases: 2,

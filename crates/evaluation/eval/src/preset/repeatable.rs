@@ -36,6 +36,9 @@ pub enum RepeatableExperiment {
 /// A run of databases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatabasePlan {
+    /// Whose users they are; plans of the first form are of sysbench.
+    #[serde(default = "first_program")]
+    pub program: String,
     /// Target, and database server.
     pub systems: Vec<(String, String)>,
     /// What lies between the ends.
@@ -54,6 +57,10 @@ pub struct DatabasePlan {
     pub transactions: Vec<(String, u64)>,
     /// How often all of it is done.
     pub rounds: u32,
+}
+
+fn first_program() -> String {
+    "sysbench".to_owned()
 }
 
 /// A run of guests.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::end_request;
+use crate::memory_limit::MemoryLimit;
 use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
 
@@ -114,34 +115,46 @@ fn user_exists(name: &str) -> bool {
 const RUN_AS_POSTGRES: [&str; 6] =
     ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "KILL"];
 
-/// A server that runs.
+/// What a server is started on.
+pub(super) struct ServerSetup<'a> {
+    /// The file system of its data.
+    pub(super) mount: &'a Path,
+    /// An empty directory for its socket, with a short name, which nobody else may enter.
+    pub(super) run: &'a Path,
+    /// Bytes of memory for its own cache.
+    pub(super) cache: u64,
+    /// What it and its part of the page cache may use, if that is limited.
+    pub(super) limit: Option<MemoryLimit>,
+    /// Its processors.
+    pub(super) cores: &'a [usize],
+    /// Where its output is kept, and under what name.
+    pub(super) log: (&'a Path, &'a str),
+}
+
+/// A server that runs. Fields are dropped in their order: the group of processes goes once they are gone.
 #[derive(Debug)]
 pub(super) struct DatabaseServer {
     engine: DatabaseEngine,
     process: Process,
+    _limit: Option<MemoryLimit>,
     /// The directory of its socket.
     run: PathBuf,
 }
 
 impl DatabaseServer {
-    /// Makes a data directory on a file system and starts a server on it. `run`: an empty directory for its
-    /// socket, with a short name, which nobody else may enter; `cache`: bytes of memory for its own cache.
-    pub(super) fn start(
-        engine: DatabaseEngine,
-        mount: &Path,
-        run: &Path,
-        cache: u64,
-        cores: &[usize],
-        dir: &Path,
-        name: &str,
-    ) -> Result<DatabaseServer, Failure> {
+    /// Makes a data directory on a file system and starts a server on it.
+    pub(super) fn start(engine: DatabaseEngine, setup: ServerSetup<'_>) -> Result<DatabaseServer, Failure> {
+        let ServerSetup { mount, run, cache, limit, cores, log: (dir, name) } = setup;
         let data = mount.join("data").display().to_string();
-        let words = match engine {
+        let mut words = match engine {
             DatabaseEngine::MariaDb => mariadb_command(&data, run, cache)?,
             DatabaseEngine::Postgres => postgres_command(&data, mount, run, cache)?,
         };
+        if let Some(limit) = &limit {
+            words = limit.words_to_run(words);
+        }
         let process = Process::start(ProcessSpec { name, place: &CommandLocation::Here, cores, words, dir })?;
-        let mut database = DatabaseServer { engine, process, run: run.to_owned() };
+        let mut database = DatabaseServer { engine, process, _limit: limit, run: run.to_owned() };
         database.wait_and_create_database()?;
         Ok(database)
     }
@@ -201,6 +214,18 @@ impl DatabaseServer {
                 "--pgsql-db=bench".to_owned(),
             ],
         }
+    }
+
+    /// How HammerDB's script reaches it, and where HammerDB keeps what is its own.
+    pub(super) fn hammerdb_variables(&self) -> Vec<(&'static str, String)> {
+        let run = self.run.display();
+        let (name, socket) = match self.engine {
+            DatabaseEngine::MariaDb => ("maria", format!("{run}/socket")),
+            DatabaseEngine::Postgres => ("pg", run.to_string()),
+        };
+        let own = self.run.parent().unwrap_or(&self.run).display().to_string();
+        let kept = ["TMP", "TEMP", "TMPDIR", "HOME"].map(|variable| (variable, own.clone()));
+        [("EVAL_DATABASE", name.to_owned()), ("EVAL_SOCKET", socket)].into_iter().chain(kept).collect()
     }
 
     /// Its process.
@@ -284,6 +309,7 @@ mod tests {
     use std::os::unix::fs::DirBuilderExt;
 
     use super::*;
+    use crate::run_directory::RunDirectory;
 
     /// Asks a database as another user of this machine, by its owner's name there.
     fn asked_as(user: &str, database: &DatabaseServer) -> Result<String, Failure> {
@@ -334,9 +360,16 @@ mod tests {
             let (mount, run) = (dir.path().join("m"), dir.path().join("r"));
             std::fs::create_dir(&mount).unwrap();
             std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
-            let database =
-                DatabaseServer::start(engine, &mount, &run, 32 << 20, &[], dir.path(), engine.name())
-                    .unwrap();
+            let scratch = RunDirectory::create(dir.path()).unwrap();
+            let setup = ServerSetup {
+                mount: &mount,
+                run: &run,
+                cache: 32 << 20,
+                limit: MemoryLimit::create(&scratch, 512 << 20).ok(),
+                cores: &[],
+                log: (dir.path(), engine.name()),
+            };
+            let database = DatabaseServer::start(engine, setup).unwrap();
             assert_eq!(database.run_sql("select 6*7").unwrap().trim(), "42");
             other_users_are_never_let_in(&database);
             let pid = database.pid();

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use eval::preset::{Protocol, VolumeMedium, Wire};
 
-use super::database::{DatabaseEngine, DatabaseServer};
-use super::load;
+use super::database::{DatabaseEngine, DatabaseServer, ServerSetup};
 use super::scale::OltpSize;
 use crate::Failure;
 use crate::block_devices::{DeviceIoCounts, LoopDisk, MountedExt4, StripeTarget};
 use crate::directory_tree;
 use crate::link::Link;
+use crate::memory_limit::MemoryLimit;
 use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
 use crate::run_directory::RunDirectory;
@@ -32,6 +32,8 @@ pub(super) struct DatabaseStack {
     pub(super) database: DatabaseServer,
     pub(super) mounted: MountedExt4,
     pub(super) disk: LoopDisk,
+    /// Why the server's memory is not limited.
+    pub(super) unlimited: Option<Failure>,
     raid: Option<StripeTarget>,
     _home: ShortDirectory,
 }
@@ -103,7 +105,7 @@ impl OltpEnvironment {
             dir: &runner.dir,
         };
         let serving = runner.find_target(target)?.start(&setup)?;
-        let script = load::write_script(&runner.dir)?;
+        let script = size.program.write_script(&runner.dir)?;
         let mut stands = OltpEnvironment { all: Vec::new(), testbed: Testbed { serving, link }, script };
         for at in 0..size.databases as usize {
             let Testbed { serving, link } = &stands.testbed;
@@ -131,10 +133,13 @@ impl OltpEnvironment {
             all.push(start_database_client(
                 runner,
                 &format!("filling-{at}"),
-                load::prepare_command(&self.script, &stand.database, size),
+                size.program.prepare_command(&self.script, &stand.database, size),
             )?);
         }
-        all.iter_mut().try_for_each(|process| process.wait_for_output(patience).map(drop))
+        all.iter_mut().try_for_each(|process| {
+            let said = process.wait_for_output(patience)?;
+            size.program.check_prepared(&said).map_err(|why| process.failure_with_output(why))
+        })
     }
 
     /// Processes of the initiator's end: those that make devices, and servers with their users' processes.
@@ -149,6 +154,20 @@ impl OltpEnvironment {
     /// I/Os of all devices.
     pub(super) fn io_counts(&self) -> Result<DeviceIoCounts, Failure> {
         self.all.iter().try_fold(DeviceIoCounts::default(), |sum, stand| Ok(sum.plus(stand.io_counts()?)))
+    }
+
+    /// What readers must know of the servers' memory.
+    pub(super) fn memory_note(&self, size: &OltpSize) -> String {
+        match self.all.iter().find_map(|stand| stand.unlimited.as_ref()) {
+            Some(why) => format!("the memory of database servers is not limited: {why}"),
+            None => format!(
+                "a database server may use {} MiB of memory, its part of the page cache included, by a control group; \
+                 it has {} MiB of tables at first, on LUNs of {} MiB together",
+                size.server_memory_bytes() >> 20,
+                size.data_bytes() >> 20,
+                (u64::from(size.luns) * size.lun) >> 20
+            ),
+        }
     }
 
     /// What a person would type to have the same.
@@ -199,8 +218,14 @@ impl DatabaseStack {
         let mounted = MountedExt4::make(disk.device(), &home.mount_point())?;
         let name = format!("{}-{at}", engine.name());
         let (mount, run) = (home.mount_point(), home.socket_directory());
-        let database = DatabaseServer::start(engine, &mount, &run, size.cache_bytes(), cores, dir, &name)?;
-        Ok(DatabaseStack { database, mounted, disk, raid, _home: home })
+        let (limit, unlimited) = match MemoryLimit::create(&home.scratch, size.server_memory_bytes()) {
+            Ok(limit) => (Some(limit), None),
+            Err(why) => (None, Some(why)),
+        };
+        let cache = size.cache_bytes();
+        let setup = ServerSetup { mount: &mount, run: &run, cache, limit, cores, log: (dir, &name) };
+        let database = DatabaseServer::start(engine, setup)?;
+        Ok(DatabaseStack { database, mounted, disk, unlimited, raid, _home: home })
     }
 }
 

@@ -3,7 +3,7 @@
 //! `orders.lua` defines what users do. Invariant: a value missing from its output is an error that names it,
 //! never a zero.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use eval::Histogram;
 
@@ -12,29 +12,23 @@ use super::scale::OltpSize;
 use crate::Failure;
 
 /// What users do, as sysbench runs it.
-const SYSBENCH_SCRIPT: &str = include_str!("orders.lua");
+pub(super) const SYSBENCH_SCRIPT: &str = include_str!("orders.lua");
+/// How long users work before figures count, so that caches are as they will be.
+pub(super) const WARM_UP_SECONDS: u64 = 5;
 /// Items, and customers of each district: a tenth of TPC-C's.
 const WAREHOUSE_ITEMS: u32 = 10_000;
 const DISTRICT_CUSTOMERS: u32 = 300;
 
-/// Puts the script where sysbench finds it, and gives its path.
-pub(super) fn write_script(dir: &Path) -> Result<PathBuf, Failure> {
-    let path = dir.join("orders.lua");
-    std::fs::write(&path, SYSBENCH_SCRIPT)
-        .map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
-    Ok(path)
-}
-
 /// What one database's users did.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct SysbenchResult {
+pub(super) struct UsersResult {
     /// Transactions that were committed.
     pub(super) transactions: u64,
     /// Seconds that all of them took.
     pub(super) seconds: f64,
     /// Transactions that met a deadlock and were begun again, and connections that were lost.
     pub(super) errors: u64,
-    /// Latencies of transactions, each as the middle of sysbench's bucket.
+    /// Latencies of transactions, each as the middle of sysbench's bucket; empty: not told.
     pub(super) latency: Histogram,
 }
 
@@ -84,8 +78,8 @@ pub(super) enum RunLimit {
 }
 
 /// Reads what a run prints.
-pub(super) fn parse_sysbench_output(text: &str) -> Result<SysbenchResult, Failure> {
-    let mut told = SysbenchResult::default();
+pub(super) fn parse_sysbench_output(text: &str) -> Result<UsersResult, Failure> {
+    let mut told = UsersResult::default();
     let mut in_histogram = false;
     let mut seen = (false, false);
     for line in text.lines() {

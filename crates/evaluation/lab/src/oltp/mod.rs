@@ -12,6 +12,7 @@ mod load;
 mod repeat;
 mod scale;
 mod timing;
+mod users;
 
 use std::time::{Duration, Instant};
 
@@ -35,16 +36,15 @@ use crate::turn_order::turn_order;
 use cache_dropper::CacheDropper;
 use database::DatabaseEngine;
 use environment::{DatabaseStack, OltpEnvironment};
-use load::{RunLimit, SysbenchResult};
+use load::{RunLimit, UsersResult};
 use scale::OltpSize;
+use users::UserProgram;
 
 /// What repeats a run, and what it tells of its size.
 pub type RepeatableRun = (RepeatableExperiment, Vec<String>);
 
 /// The initiator that makes block devices of volumes.
 const OWN_INITIATOR: &str = "blockwire";
-/// How long users work before figures count, so that caches are as they will be.
-const WARM_UP_SECONDS: u64 = 5;
 /// What users' choices follow from in the first round; in each further one it is one more.
 const SEED_BASE: u32 = 7;
 
@@ -53,8 +53,8 @@ pub fn missing_prerequisite() -> Option<String> {
     if let Some(why) = block_devices::missing_prerequisite() {
         return Some(why);
     }
-    if !CommandLocation::Here.has_program("sysbench") {
-        return Some("sysbench is missing: apt install sysbench".to_owned());
+    if let Some(why) = UserProgram::chosen().missing() {
+        return Some(why);
     }
     let lacking: Vec<String> = DatabaseEngine::ALL.into_iter().filter_map(DatabaseEngine::missing).collect();
     (lacking.len() == DatabaseEngine::ALL.len()).then(|| lacking.join("; or "))
@@ -72,12 +72,13 @@ pub fn run_oltp(
     targets: &[String],
     initiators: &[String],
 ) -> Result<(Record, RepeatableRun), Failure> {
+    let program = UserProgram::chosen();
     check_prerequisites(preset)?;
-    let mut notes = comparability_notes();
-    let engines = available_engines(&mut notes);
+    let mut notes = comparability_notes(&program);
+    let engines = available_engines(&program, &mut notes);
     let pairs = system_pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
     let mut size_notes = Vec::new();
-    let size = scale::scale_to_host(preset, room, scale, pairs.len(), &mut size_notes)?;
+    let size = scale::scale_to_host(preset, room, scale, (program, pairs.len()), &mut size_notes)?;
     let wire = choose_wire(preset, room, &mut size_notes);
     measure_all(runner, preset, DatabaseRun { pairs, size, wire, jobs: Vec::new() }, notes, size_notes)
 }
@@ -107,7 +108,7 @@ fn measure_all(
     let DatabaseRun { pairs, size, wire, jobs } = run;
     notes.extend(size_notes.iter().cloned());
     let mut record = recording::begin_record(preset, &notes);
-    record.environment = vec![run_machine_facts(runner, &pairs)];
+    record.environment = vec![run_machine_facts(runner, &pairs, &size)];
     let mut progress = OltpProgress {
         allowance: TimeBudget::start(size.time),
         wire,
@@ -212,26 +213,22 @@ struct SystemPair {
 }
 
 /// What readers must know before they compare.
-fn comparability_notes() -> Vec<String> {
-    [
-        "The paper's users were HammerDB's (TPC-C on MySQL 5.7.18). These are sysbench's, with the five \
-         transactions of TPC-C in its mix on smaller tables, without TPC-C's waits and searches by name: neither \
-         times nor transactions per second compare with the paper's, nor are they TPC-C results. What compares is \
-         one set-up with another here, as the paper compares its own.",
+fn comparability_notes(program: &UserProgram) -> Vec<String> {
+    let rest = [
         "The paper had separate machines and a 25 GbE adapter in each initiator. Here both ends, the databases \
          and their users share one machine, so the initiator's processor use is mostly that of the database.",
         "The paper's databases did not fit the memory of their servers. Here a server's own cache is a sixteenth of its \
-         data, but 16 MiB at least and 1 GiB at most, and file system caches are dropped every second; its memory is \
-         not limited otherwise.",
+         data, but 16 MiB at least and 1 GiB at most, and file system caches are dropped every second.",
         "I/Os, their bytes and their mean latency are those that the kernel counted on the initiator's block \
          devices, file system and journal included.",
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    ];
+    std::iter::once(program.note()).chain(rest.map(str::to_owned)).collect()
 }
 
-fn available_engines(notes: &mut Vec<String>) -> Vec<DatabaseEngine> {
-    let is_here = |engine: &DatabaseEngine| match engine.missing() {
+fn available_engines(program: &UserProgram, notes: &mut Vec<String>) -> Vec<DatabaseEngine> {
+    let why_not =
+        |engine: DatabaseEngine| engine.missing().or_else(|| program.refusal(engine).map(str::to_owned));
+    let is_here = |engine: &DatabaseEngine| match why_not(*engine) {
         None => true,
         Some(why) => {
             notes.push(format!("{} was left out: {why}", engine.name()));
@@ -310,7 +307,7 @@ fn choose_wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) ->
     }
 }
 
-fn run_machine_facts(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machine {
+fn run_machine_facts(runner: &Runner<'_>, pairs: &[SystemPair], size: &OltpSize) -> eval::record::Machine {
     let mut here = machine_facts(&CommandLocation::Here, "target and initiator");
     let mut fact = |name: String, value: Option<String>| {
         if let Some(value) = value
@@ -325,8 +322,8 @@ fn run_machine_facts(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record:
         fact(format!("target {}", pair.target), version);
         fact(format!("database {}", pair.engine.name()), pair.engine.version());
     }
-    let sysbench = CommandLocation::Here.run(&["sysbench", "--version"]).ok();
-    fact("sysbench".to_owned(), sysbench.map(|said| said.trim().to_owned()));
+    let program = &size.program;
+    fact(program.name().to_owned(), program.version());
     here
 }
 
@@ -363,12 +360,14 @@ fn measure_pair(
         progress.allowance.remaining(),
     )?;
     stands.commands().iter().for_each(|command| recording::note_command(record, command));
+    let note = stands.memory_note(size);
+    record.notes.extend((!record.notes.contains(&note)).then_some(note));
     let round = u32::try_from(progress.at / progress.pairs).unwrap_or(u32::MAX);
     let seed = SEED_BASE.saturating_add(round);
-    let warm = run_users(runner, &stands, size, (seed, RunLimit::Seconds(WARM_UP_SECONDS)))?;
+    let warm = run_users(runner, &stands, size, (seed, size.program.warm_up(size)))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
     let (each, limit) =
-        progress.job_limits(pair.engine, size, entered, done as f64 / WARM_UP_SECONDS as f64, record);
+        progress.job_limits(pair.engine, size, entered, done as f64 / warm.seconds.max(1e-3), record);
     let until = RunLimit::Transactions(each * u64::from(size.users), limit);
     let watches = (
         ProcessWatch::new(
@@ -398,11 +397,12 @@ fn measure_pair(
         worked.scale_to_window(seen.1.seconds, seen.1.side),
     );
     let run = to_run_figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
-    let run = Run { round: Some(round), seed: Some(u64::from(seed)), ..run };
+    let seed = size.program.is_steered().then_some(u64::from(seed));
+    let run = Run { round: Some(round), seed, ..run };
     run.check_figures().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
     let mut point = empty_point(pair, &stands, size, &worked, run);
     let wanted = each * u64::from(size.users * size.databases);
-    match limit.filter(|limit| worked.is_cut_by_limit(*limit)) {
+    match limit.filter(|limit| size.program.is_steered() && worked.is_cut_by_limit(*limit)) {
         Some(limit) => {
             let done = point.work.unwrap_or(0);
             record.notes.push(format!(
@@ -466,7 +466,7 @@ impl OltpProgress {
 
 /// What all users did.
 struct WorkResult {
-    told: Vec<SysbenchResult>,
+    told: Vec<UsersResult>,
     /// From the first start to the last end.
     seconds: f64,
 }
@@ -494,18 +494,22 @@ fn run_users(
     let begun = Instant::now();
     let mut all: Vec<Process> = Vec::new();
     for (at, stand) in stands.all.iter().enumerate() {
-        let words = load::run_command(&stands.script, &stand.database, size, (seed, until));
+        let words = size.program.run_command(&stands.script, &stand.database, size, (seed, until));
         all.push(environment::start_database_client(runner, &format!("users-{at}"), words)?);
     }
     // A target that stands still for long is to be seen as that, not waited for without end.
     let patience = Duration::from_secs(match until {
-        RunLimit::Seconds(seconds) | RunLimit::Transactions(_, Some(seconds)) => seconds + 120,
+        RunLimit::Seconds(seconds) | RunLimit::Transactions(_, Some(seconds)) => {
+            // Those that do not end when their time is over may take longer than was thought.
+            seconds * if size.program.is_steered() { 1 } else { 2 } + 120
+        }
         RunLimit::Transactions(_, None) => 24 * 3600,
     });
     let mut told = Vec::new();
     for process in &mut all {
         let said = process.wait_for_output(patience)?;
-        told.push(load::parse_sysbench_output(&said).map_err(|why| process.failure_with_output(why))?);
+        let done = size.program.parse_output(&said, size, until);
+        told.push(done.map_err(|why| process.failure_with_output(why))?);
     }
     // Starting users and reading what they say takes time that is not theirs.
     let longest = told.iter().map(|told| told.seconds).fold(0.0, f64::max);
@@ -553,6 +557,14 @@ fn empty_point(
     run: Run,
 ) -> Point {
     let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
+    let mut labels = vec![
+        label("database", &pair.engine.name()),
+        label("databases", &size.databases),
+        label("users", &size.users),
+    ];
+    if size.program != UserProgram::Sysbench {
+        labels.push(label("users of", &size.program.name()));
+    }
     Point {
         target: pair.target.clone(),
         initiator: OWN_INITIATOR.to_owned(),
@@ -562,11 +574,7 @@ fn empty_point(
         depth: size.users * size.databases,
         connections: size.luns * size.databases,
         mtu: stands.testbed.link.mtu(),
-        labels: vec![
-            label("database", &pair.engine.name()),
-            label("databases", &size.databases),
-            label("users", &size.users),
-        ],
+        labels,
         is_closed: true,
         work: Some(worked.told.iter().map(|told| told.transactions).sum()),
         steady_after: None,

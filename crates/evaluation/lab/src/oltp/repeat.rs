@@ -7,6 +7,7 @@ use eval::record::Record;
 
 use super::database::DatabaseEngine;
 use super::scale::OltpSize;
+use super::users::UserProgram;
 use super::{
     DatabaseRun, OltpProgress, RepeatableRun, SystemPair, check_prerequisites, comparability_notes,
     measure_all,
@@ -25,6 +26,7 @@ pub fn repeat_oltp(
     plan: &DatabasePlan,
     size_notes: &[String],
 ) -> Result<(Record, RepeatableRun), Failure> {
+    let program = UserProgram::of_plan(&plan.program)?;
     check_prerequisites(preset)?;
     let mut pairs = Vec::new();
     for (target, database) in &plan.systems {
@@ -32,12 +34,14 @@ pub fn repeat_oltp(
         let engine = engine.ok_or_else(|| {
             Failure::new(format!("the plan has the database server {database}, which is not known here"))
         })?;
-        let missing = engine.missing().or((target == "url" || !room.targets.contains(target)).then(|| {
-            format!(
-                "target {target} of the plan is not installed here (there are: {})",
-                room.targets.join(", ")
-            )
-        }));
+        let refused = program.refusal(engine).map(str::to_owned);
+        let missing = engine.missing().or(refused).or((target == "url" || !room.targets.contains(target))
+            .then(|| {
+                format!(
+                    "target {target} of the plan is not installed here (there are: {})",
+                    room.targets.join(", ")
+                )
+            }));
         if let Some(why) = missing {
             return Err(Failure::new(format!("this plan cannot be repeated here: {why}")));
         }
@@ -59,7 +63,7 @@ pub fn repeat_oltp(
     }
     let size = OltpSize::of_plan(plan, room)?;
     let run = DatabaseRun { pairs, size, wire: plan.wire, jobs };
-    measure_all(runner, preset, run, comparability_notes(), size_notes.to_vec())
+    measure_all(runner, preset, run, comparability_notes(&program), size_notes.to_vec())
 }
 
 impl OltpProgress {
@@ -75,6 +79,7 @@ impl OltpProgress {
             .filter(|engine| pairs.iter().any(|pair| pair.engine == *engine))
             .filter_map(|engine| Some((engine.name().to_owned(), each(engine)?)));
         RepeatableExperiment::Databases(DatabasePlan {
+            program: size.program.name().to_owned(),
             systems: told.map(|pair| (pair.target.clone(), pair.engine.name().to_owned())).collect(),
             wire: self.wire,
             databases: size.databases,

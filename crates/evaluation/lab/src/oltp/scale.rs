@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use eval::preset::{DatabasePlan, ExperimentKind, HostCapacity, Preset, Scale};
 
+use super::users::UserProgram;
 use crate::Failure;
 
-/// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
-const WAREHOUSE_BYTES: u64 = 8 << 20;
-const WAREHOUSE_ROWS: u64 = 32_000;
 /// Smallest LUN: six of them hold what a database server makes before there is any table.
 const LUN_BYTES_MIN: u64 = 64 << 20;
 /// Data of one database in the paper.
 const PAPER_DATA_BYTES: u64 = 260 << 30;
+/// Memory of a server beside its cache, and for each user: PostgreSQL has a process for each.
+const SERVER_BYTES: u64 = 192 << 20;
+const USER_BYTES: u64 = 6 << 20;
 /// Part of a volume, in percent, that tables may take: logs and growth need the rest.
 const TABLES_PERCENT_MAX: u64 = 40;
 /// Rows that are loaded in a second, as a guess that is rather low.
@@ -25,6 +26,8 @@ const ROUND_SECONDS_MIN: f64 = 60.0;
 /// How large it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OltpSize {
+    /// Whose users they are.
+    pub(super) program: UserProgram,
     /// Databases at once, each with users and volumes of its own.
     pub(super) databases: u32,
     /// Users of each.
@@ -51,6 +54,7 @@ impl OltpSize {
     /// If it does not fit into memory.
     pub(super) fn of_plan(plan: &DatabasePlan, room: &HostCapacity) -> Result<OltpSize, Failure> {
         let size = OltpSize {
+            program: UserProgram::of_plan(&plan.program)?,
             databases: plan.databases,
             users: plan.users,
             transactions: None,
@@ -85,7 +89,13 @@ impl OltpSize {
 
     /// Bytes that tables take at first.
     pub(super) fn data_bytes(&self) -> u64 {
-        self.warehouses * WAREHOUSE_BYTES
+        self.warehouses * self.program.warehouse().0
+    }
+
+    /// Memory that a server may use with its users and its part of the page cache. It is what it needs, so that data
+    /// comes from the LUNs; tables that are small fit it all the same.
+    pub(super) fn server_memory_bytes(&self) -> u64 {
+        self.cache_bytes() + SERVER_BYTES + u64::from(self.users) * USER_BYTES
     }
 
     /// Memory that a database server gives to its own cache: a 16th of its data.
@@ -99,9 +109,10 @@ pub(super) fn scale_to_host(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    pairs: usize,
+    (program, pairs): (UserProgram, usize),
     notes: &mut Vec<String>,
 ) -> Result<OltpSize, Failure> {
+    let (warehouse_bytes, warehouse_rows) = program.warehouse();
     let ExperimentKind::Oltp { users, transactions, databases } = preset.kind else {
         return Err(Failure::new(format!("{} has no database", preset.id)));
     };
@@ -111,38 +122,42 @@ pub(super) fn scale_to_host(
     let size = match scale.requested_part() {
         Some(part) => {
             let part_of = |all: u32, least: u32| ((f64::from(all) * part) as u32).clamp(least, all);
-            let databases = part_of(databases, 1);
+            // As many databases as in the paper, with fewer users each; one shows that it works.
+            let databases = if scale == Scale::Smallest { 1 } else { databases };
             let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_BYTES_MIN);
-            let warehouses = (PAPER_DATA_BYTES as f64 * part) as u64 / WAREHOUSE_BYTES;
+            let warehouses = (PAPER_DATA_BYTES as f64 * part) as u64 / warehouse_bytes;
             OltpSize {
+                program,
                 databases,
                 users: part_of(users, 2),
                 transactions: Some(u64::from(part_of(transactions, 20))),
                 rounds: 1,
                 luns,
                 lun,
-                warehouses: warehouses.clamp(1, warehouses_max(lun, luns)),
+                warehouses: warehouses.clamp(1, warehouses_max(lun, luns, warehouse_bytes)),
                 time: None,
             }
         }
         None => {
-            // The paper had six cores for each database, beside those of its target.
-            let databases = (cores / 6).clamp(2, databases);
+            // As many as in the paper, where their LUNs fit.
+            let fit = memory / (u64::from(luns) * LUN_BYTES_MIN);
+            let databases = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, databases);
             let each = memory / u64::from(databases * luns);
             let lun = each.min(preset.volumes.1).clamp(LUN_BYTES_MIN, 1 << 30);
             let rounds = affordable_rounds(preset.rounds, room.time, pairs);
             // A fifth of the time is for filling, in each round again.
             let fillings = pairs.max(1) as f64 * f64::from(rounds);
             let loading = room.time.mul_f64(0.2).as_secs_f64() / fillings;
-            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / WAREHOUSE_ROWS;
+            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / warehouse_rows;
             OltpSize {
+                program,
                 databases,
                 users: (users * cores / 24).clamp(4, users),
                 transactions: None,
                 rounds,
                 luns,
                 lun,
-                warehouses: warehouses.clamp(1, warehouses_max(lun, luns)),
+                warehouses: warehouses.clamp(1, warehouses_max(lun, luns, warehouse_bytes)),
                 time: Some(room.time),
             }
         }
@@ -167,8 +182,8 @@ fn affordable_rounds(wanted: u32, time: Duration, pairs: usize) -> u32 {
     (fit as u32).clamp(2, wanted.max(2))
 }
 
-fn warehouses_max(lun: u64, luns: u32) -> u64 {
-    (lun * u64::from(luns) * TABLES_PERCENT_MAX / 100 / WAREHOUSE_BYTES).max(1)
+fn warehouses_max(lun: u64, luns: u32, warehouse_bytes: u64) -> u64 {
+    (lun * u64::from(luns) * TABLES_PERCENT_MAX / 100 / warehouse_bytes).max(1)
 }
 
 #[cfg(test)]
@@ -179,16 +194,29 @@ mod tests {
     fn made(room: &HostCapacity, scale: Scale) -> (Result<OltpSize, Failure>, Vec<String>) {
         let mut notes = Vec::new();
         let preset = Preset::find("demartek-oltp").unwrap();
-        (scale_to_host(preset, room, scale, 2, &mut notes), notes)
+        (scale_to_host(preset, room, scale, (UserProgram::Sysbench, 2), &mut notes), notes)
     }
 
     #[test]
     fn a_small_machine_gets_a_small_database_and_is_told() {
         let (size, notes) = made(&example_capacity(2, 20 << 30), Scale::Auto);
         let size = size.unwrap();
-        assert_eq!((size.databases, size.users, size.luns, size.rounds), (2, 5, 6, 5));
+        assert_eq!((size.databases, size.users, size.luns, size.rounds), (4, 5, 6, 5));
         assert!(size.data_bytes() < u64::from(size.luns) * size.lun / 2);
-        assert!(notes[0].contains("4 databases of 260 GB") && notes[0].contains("here are 2"), "{notes:?}");
+        assert!(notes[0].contains("4 databases of 260 GB") && notes[0].contains("here are 4"), "{notes:?}");
+        let (size, _) = made(&example_capacity(2, 3 << 30), Scale::Auto);
+        assert_eq!(size.unwrap().databases, 2, "LUNs of four do not fit");
+    }
+
+    #[test]
+    fn a_server_may_use_less_than_its_luns_hold() {
+        for (cores, memory, scale) in
+            [(2, 20 << 30, Scale::Auto), (48, 4 << 40, Scale::Auto), (2, 20 << 30, Scale::Smallest)]
+        {
+            let size = made(&example_capacity(cores, memory), scale).0.unwrap();
+            assert!(size.cache_bytes() < size.server_memory_bytes());
+            assert!(size.server_memory_bytes() < u64::from(size.luns) * size.lun, "{size:?}");
+        }
     }
 
     #[test]
@@ -199,9 +227,9 @@ mod tests {
 
     #[test]
     fn the_smallest_part_is_small_and_the_whole_does_not_fit() {
-        let (size, _) = made(&example_capacity(2, 20 << 30), Scale::Part(0.00002));
+        let (size, _) = made(&example_capacity(2, 20 << 30), Scale::Smallest);
         let size = size.unwrap();
-        assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
+        assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 3));
         assert_eq!(size.lun, LUN_BYTES_MIN);
         let (size, _) = made(&example_capacity(2, 20 << 30), Scale::Part(1.0));
         assert!(size.unwrap_err().to_string().contains("--scale"));
@@ -220,6 +248,7 @@ mod tests {
         let (size, _) = made(&room, Scale::Auto);
         let size = size.unwrap();
         let plan = DatabasePlan {
+            program: size.program.name().to_owned(),
             systems: Vec::new(),
             wire: eval::preset::Wire::Loopback,
             databases: size.databases,

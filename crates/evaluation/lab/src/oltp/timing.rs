@@ -36,10 +36,12 @@ pub(super) fn run_limit_seconds(left: Duration, others: usize, each: Duration) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oltp::users::UserProgram;
 
     #[test]
     fn transactions_fill_the_time_that_is_left() {
         let size = OltpSize {
+            program: UserProgram::Sysbench,
             databases: 2,
             users: 5,
             transactions: None,
