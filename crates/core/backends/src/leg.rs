@@ -71,6 +71,12 @@ impl Backend for LegBackend {
     fn publish_inline_writes(&mut self) {
         each!(self, leg => leg.publish_inline_writes());
     }
+    fn resume(&mut self) {
+        each!(self, leg => leg.resume());
+    }
+    fn wants_resume(&self) -> bool {
+        each!(self, leg => leg.wants_resume())
+    }
     fn cancel(&mut self, id: IoId) {
         each!(self, leg => leg.cancel(id));
     }

@@ -103,6 +103,13 @@ pub trait Backend {
     }
     /// What was written inline is what all cores see from now on.
     fn publish_inline_writes(&mut self) {}
+    /// Goes on with what it executes itself and has not ended, for a bounded while. Who gives all that takes long to
+    /// the world has nothing to go on with.
+    fn resume(&mut self) {}
+    /// Whether [`Backend::resume`] is to be called in the next turn.
+    fn wants_resume(&self) -> bool {
+        false
+    }
     /// Asks that the operation end early. It still ends by `poll_done`, either way.
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.

@@ -93,12 +93,23 @@ impl Backend for FakeBackend {
         if self.controls.hold.get() && self.controls.keeps_ends.get() && is_write {
             self.written.push_back(io.id);
             self.inner.submit(cx, io);
+            while self.inner.wants_resume() {
+                self.inner.resume();
+            }
             self.kept.extend(self.inner.poll_done());
         } else if self.controls.hold.get() || (is_write && self.controls.hold_writes.get()) {
             self.held.push_back(io);
         } else {
             self.complete_or_forward(cx, io);
         }
+    }
+
+    fn resume(&mut self) {
+        self.inner.resume();
+    }
+
+    fn wants_resume(&self) -> bool {
+        self.inner.wants_resume()
     }
 
     fn cancel(&mut self, _id: IoId) {

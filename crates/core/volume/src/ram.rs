@@ -3,6 +3,9 @@
 //! Space is allocated in granules of the physical block size, recorded in a bitmap; an unmapped granule reads
 //! as zeroes. Invariant: bytes of the region are only touched by raw copies, and a granule's bit is set after
 //! data other than zeroes was written to it.
+//!
+//! A long read or write is copied in parts, one for each [`Backend::resume`], so that other connections of the shard
+//! do not wait for all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,6 +22,9 @@ const IO_MAX: u32 = 1 << 20;
 /// How much of what is lent is told to come near, in bytes: the processor sees itself where a read goes
 /// on, and can only fetch so much at once.
 const PREFETCH_MAX: usize = 1 << 10;
+/// The longest read or write, in bytes, that is copied within the call that submits it, and the longest part of a
+/// longer one: some 40 microseconds from memory to memory.
+const COPY_MAX: usize = 256 << 10;
 /// How many extents one answer names.
 const EXTENTS_MAX: usize = 64;
 /// How many granules one [`Op::Extents`] looks at, so that an answer is prompt: with 4 KiB blocks
@@ -226,14 +232,63 @@ impl RamDisk {
 pub struct RamBackend {
     disk: Arc<RamDisk>,
     region: RegionHandle,
+    /// Long reads and writes, in order; the first has begun. As many as the gate admits.
+    copies: VecDeque<LongCopy>,
     done: VecDeque<IoCompletion>,
+}
+
+/// A read or write that is copied in parts.
+#[derive(Debug)]
+struct LongCopy {
+    io: Io,
+    /// Bytes that are copied.
+    copied: usize,
 }
 
 impl RamBackend {
     /// A backend on this disk, for the shard that makes it.
     pub fn new(disk: Arc<RamDisk>) -> Self {
         let region = RegionHandle::new(disk.region.clone());
-        RamBackend { disk, region, done: VecDeque::new() }
+        RamBackend { disk, region, copies: VecDeque::new(), done: VecDeque::new() }
+    }
+
+    /// Whether it is to be copied in parts.
+    fn is_long_copy(&self, io: &Io) -> bool {
+        match (&io.op, &io.payload) {
+            (Op::Read(span), Payload::In(_)) | (Op::Write(span, _), Payload::Out(_)) => {
+                self.disk.byte_len(*span) > COPY_MAX
+            }
+            _ => false,
+        }
+    }
+
+    /// Copies the next part; true if that was the last.
+    fn copy_part(&self, copy: &mut LongCopy) -> bool {
+        let LongCopy { io, copied } = copy;
+        let (Op::Read(span) | Op::Write(span, _)) = io.op else { return true };
+        let part = *copied..self.disk.byte_len(span).min(*copied + COPY_MAX);
+        let mut at = self.disk.byte_offset(span.lba) + part.start;
+        match &mut io.payload {
+            Payload::In(into) => {
+                for slice in into.slices_mut(part.clone()) {
+                    self.region.region().read(at, slice);
+                    at += slice.len();
+                }
+            }
+            Payload::Out(from) => {
+                for piece in from.slice(part.clone()).pieces() {
+                    self.region.region().write_buf(at, piece);
+                    at += piece.len();
+                }
+            }
+            Payload::None => {}
+        }
+        *copied = part.end;
+        let is_last = part.end == self.disk.byte_len(span);
+        if is_last && matches!(io.op, Op::Write(..)) {
+            self.disk.mark_mapped(span);
+        }
+        is_last
     }
 
     /// The memory of a span. It is read when the answer goes out, so it is told to come near now.
@@ -305,6 +360,9 @@ impl Backend for RamBackend {
     }
 
     fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
+        if self.is_long_copy(&io) {
+            return self.copies.push_back(LongCopy { io, copied: 0 });
+        }
         let (result, payload) = self.execute_op(io.op, io.payload);
         self.done.push_back(IoCompletion { id: io.id, result, payload });
     }
@@ -327,11 +385,109 @@ impl Backend for RamBackend {
         self.region.region().store_fence();
     }
 
+    fn resume(&mut self) {
+        let Some(mut copy) = self.copies.pop_front() else { return };
+        if self.copy_part(&mut copy) {
+            let Io { id, payload, .. } = copy.io;
+            self.done.push_back(IoCompletion { id, result: Ok(Outcome::Complete), payload });
+        } else {
+            self.copies.push_front(copy);
+        }
+    }
+
+    fn wants_resume(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
     fn cancel(&mut self, _id: IoId) {
-        // Everything has ended already.
+        // What has not ended does so soon.
     }
 
     fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buf::{Entropy, MemoryClass, Pool, Time};
+
+    use super::*;
+    use crate::{Epoch, Gate, Identity, PortId, Requester, ShardId, SharedGateState, View};
+
+    const BLOCK: usize = 4096;
+    const LONG: usize = 3 * COPY_MAX + BLOCK;
+
+    fn io(id: u64, op: Op, payload: Payload) -> Io {
+        Io { id: IoId(id), epoch: Epoch::default(), op, payload }
+    }
+
+    /// What other connections wait for is one part, not all of a long write or read.
+    #[test]
+    fn long_copies_are_made_in_parts_and_in_order() {
+        let (pool, mut entropy) = (Pool::new(8 << 20), Entropy::new([5; 32]));
+        let mut cx = Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
+        let mut ram = RamBackend::new(Arc::new(RamDisk::new(1024, 1024, BLOCK as u32, BLOCK as u32)));
+        let long = Span { lba: 3, blocks: (LONG / BLOCK) as u64 };
+        let short = Span { lba: 900, blocks: (COPY_MAX / BLOCK) as u64 };
+        let take = |len| pool.take_sg(MemoryClass::Wire, len).unwrap();
+        let mut data = take(LONG);
+        for (at, byte) in data.slices_mut(0..LONG).flatten().enumerate() {
+            *byte = (at / 7) as u8;
+        }
+        let data = data.freeze();
+        let write = Op::Write(long, Durability::Cached);
+        ram.submit(&mut cx, io(1, write, Payload::Out(data.clone())));
+        ram.submit(&mut cx, io(2, Op::Read(long), Payload::In(take(LONG))));
+        let write = Op::Write(short, Durability::Cached);
+        ram.submit(&mut cx, io(3, write, Payload::Out(data.slice(0..COPY_MAX))));
+        assert_eq!(ram.poll_done().map(|done| done.id), Some(IoId(3)), "it is as long as a part");
+        for turn in 1..=8 {
+            assert!(ram.wants_resume());
+            ram.resume();
+            let done = ram.poll_done();
+            assert_eq!(done.is_some(), turn % 4 == 0, "four parts each");
+            let Some(IoCompletion { id, result, payload }) = done else { continue };
+            assert_eq!((id, result), (IoId(turn / 4), Ok(Outcome::Complete)));
+            if let Payload::In(into) = payload {
+                let mut read = vec![0; LONG];
+                into.freeze().copy_to(0, &mut read);
+                assert!(read.iter().enumerate().all(|(at, byte)| *byte == (at / 7) as u8));
+            }
+        }
+        assert!(!ram.wants_resume() && ram.poll_done().is_none());
+        assert_eq!(ram.disk.allocation_gauge().get(), (LONG + COPY_MAX) as u64);
+    }
+
+    /// Nothing else comes for a volume whose parked write has begun: the gate itself must say that it is not done.
+    #[test]
+    fn a_long_write_that_was_parked_goes_on_until_it_ends() {
+        let (pool, mut entropy) = (Pool::new(8 << 20), Entropy::new([5; 32]));
+        let mut cx = Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
+        let (disk, shared) = (Arc::new(RamDisk::new(4096, 4096, 512, 4096)), SharedGateState::new(2));
+        let [mut first, mut second] = [0, 1].map(|shard| {
+            let view = View::without_reservations(disk.geometry());
+            Gate::new(ShardId(shard), shared.clone(), view, Box::new(RamBackend::new(disk.clone())))
+        });
+        let who =
+            Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
+        let span = Span { lba: 0, blocks: 2048 };
+        let data = || {
+            let mut sg = pool.take_sg(MemoryClass::Wire, 1 << 20).unwrap();
+            sg.copy_from(0, &vec![1; 1 << 20]);
+            Payload::Out(sg.freeze())
+        };
+        second.submit(&mut cx, &who, io(1, Op::WriteAtomic(span), data()));
+        first.submit(&mut cx, &who, io(2, Op::Write(span, Durability::Cached), data()));
+        assert!(!first.resume(&mut cx) && first.poll_done().is_none(), "it is parked");
+        while second.resume(&mut cx) {}
+        assert!(second.poll_done().is_some());
+        assert_eq!(second.poll_shard_to_wake(), Some(ShardId(0)));
+        first.handle_wake();
+        let mut turns = 1;
+        while first.resume(&mut cx) {
+            turns += 1;
+        }
+        assert!(first.poll_done().is_some() && turns > 3, "in parts: {turns}");
     }
 }

@@ -169,6 +169,14 @@ impl<B: Backend> Backend for FaultyBackend<B> {
         self.inner.submit(cx, io);
     }
 
+    fn resume(&mut self) {
+        self.inner.resume();
+    }
+
+    fn wants_resume(&self) -> bool {
+        self.inner.wants_resume()
+    }
+
     fn cancel(&mut self, id: IoId) {
         self.inner.cancel(id);
     }

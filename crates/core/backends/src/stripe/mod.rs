@@ -348,6 +348,20 @@ impl<L: Backend + OutboundSockets> Backend for Stripe<L> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]
+    fn resume(&mut self) {
+        for at in 0..self.legs.len() {
+            if self.legs[at].volume.wants_resume() {
+                self.legs[at].volume.resume();
+                self.mark_leg_ready(at);
+            }
+        }
+    }
+
+    fn wants_resume(&self) -> bool {
+        self.legs.iter().any(|leg| leg.volume.wants_resume())
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]
     fn cancel(&mut self, id: IoId) {
         let found = self
             .ops

@@ -354,6 +354,7 @@ impl Gate {
         self.now = cx.now;
         self.publish_inline_writes();
         self.look_again = None;
+        self.backend.resume();
         self.take_backend_completions(cx);
         self.tell_overdue();
         let mut parts = self.ended.len().min(PARTS_PER_RESUME_MAX);
@@ -386,7 +387,7 @@ impl Gate {
             }
         }
         self.take_backend_completions(cx);
-        !self.ended.is_empty() || untried
+        self.backend.wants_resume() || !self.ended.is_empty() || untried
     }
 
     fn announce_waiting(&mut self, waits: bool) {

@@ -163,6 +163,12 @@ impl Backend for Crowded {
         }
         self.0.submit(cx, io);
     }
+    fn resume(&mut self) {
+        self.0.resume();
+    }
+    fn wants_resume(&self) -> bool {
+        self.0.wants_resume()
+    }
     fn cancel(&mut self, _id: IoId) {}
     fn poll_done(&mut self) -> Option<IoCompletion> {
         self.2.pop_front().or_else(|| self.0.poll_done())

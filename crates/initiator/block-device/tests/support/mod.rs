@@ -146,6 +146,9 @@ impl Disk for RamVolume {
         }
         let mut cx = Cx { now: Time(0), pool: &self.pool, entropy: &mut self.entropy };
         self.ram.submit(&mut cx, io);
+        while self.ram.wants_resume() {
+            self.ram.resume();
+        }
         while let Some(done) = self.ram.poll_done() {
             match self.mood.shuffle {
                 None => self.done.push_back(done),

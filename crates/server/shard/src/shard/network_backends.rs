@@ -47,6 +47,14 @@ impl Backend for RemoteBackend {
         self.0.borrow_mut().remote.submit(cx, io);
     }
 
+    fn resume(&mut self) {
+        self.0.borrow_mut().remote.resume();
+    }
+
+    fn wants_resume(&self) -> bool {
+        self.0.borrow().remote.wants_resume()
+    }
+
     fn cancel(&mut self, id: IoId) {
         self.0.borrow_mut().remote.cancel(id);
     }

@@ -112,6 +112,9 @@ impl Backend for ImageBackend {
             return self.done.push_back(IoCompletion { id: io.id, result, payload: io.payload });
         }
         self.inner.submit(cx, io);
+        while self.inner.wants_resume() {
+            self.inner.resume();
+        }
         while let Some(done) = self.inner.poll_done() {
             self.done.push_back(done);
         }

@@ -44,6 +44,14 @@ impl Backend for Slow {
         }
     }
 
+    fn resume(&mut self) {
+        self.inner.resume();
+    }
+
+    fn wants_resume(&self) -> bool {
+        self.inner.wants_resume()
+    }
+
     fn cancel(&mut self, id: IoId) {
         self.inner.cancel(id);
     }
