@@ -78,7 +78,25 @@ pub(super) enum AnyStep {
     Nvme(PayloadStep<CommandKey>),
 }
 
+/// Names steps that wait: an operation by itself, the transfers of a command by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum StepName {
+    Io(IoId),
+    Scsi(TaskKey),
+    Nvme(CommandKey),
+}
+
 impl AnyStep {
+    /// Its name. Operations of either server have names of their own.
+    pub(super) fn name(&self) -> StepName {
+        match self {
+            AnyStep::Scsi(PayloadStep::Io(step)) => StepName::Io(step.io.id),
+            AnyStep::Nvme(PayloadStep::Io(step)) => StepName::Io(step.io.id),
+            AnyStep::Scsi(step) => StepName::Scsi(step.command()),
+            AnyStep::Nvme(step) => StepName::Nvme(step.command()),
+        }
+    }
+
     /// Whether it is this operation. Those of either server have names of their own.
     pub(super) fn is_io(&self, id: IoId) -> bool {
         match self {

@@ -19,7 +19,9 @@ use super::SharedParts;
 use super::connections::Connections;
 use super::local_volumes::LocalVolumes;
 use super::operations::OperationCommands;
-use super::payload_step::{AnyStep, CommandConn, IoStep, ParkedSteps, PayloadStep, ReceiveStep, RetryStep};
+use super::payload_step::{
+    AnyStep, CommandConn, IoStep, ParkedSteps, PayloadStep, ReceiveStep, RetryStep, StepName,
+};
 use super::throttle::{LimitsOfStep, charge_of_io};
 use crate::message::Message;
 use crate::rate_limit::Charge;
@@ -69,6 +71,9 @@ pub(super) trait ProtocolFront: Sized {
 
     /// A step, if it is one of this front.
     fn as_own_step(step: &AnyStep) -> Option<&PayloadStep<Self::Command>>;
+
+    /// What the transfers of a command are called.
+    fn transfers_name(command: Self::Command) -> StepName;
 
     /// There is memory for an answer of the server.
     fn retry_answer(&mut self, cx: &mut Cx<'_>, command: Self::Command);
@@ -387,7 +392,7 @@ pub(super) trait ProtocolFront: Sized {
     /// A command that has ended wants no memory for its payload any more.
     fn forget_transfers(&mut self, parts: &mut SharedParts, ended: Self::Command) {
         parts.memory_waiters.remove_transfers::<Self>(|command| command == ended);
-        parts.throttled.remove_transfers::<Self>(|command| command == ended);
+        parts.throttled.remove_named(Self::transfers_name(ended));
         self.with_conn(&mut parts.conns, ended, |conn, _| {
             conn.protocol_and_parked().1.remove_transfers(ended)
         });
@@ -406,7 +411,7 @@ pub(super) trait ProtocolFront: Sized {
         let waits = conn.is_some_and(|conn| conn.protocol_and_parked().1.remove_io(id))
             || parts.memory_waiters.remove_io(id)
             || parts.deferred.remove(id)
-            || parts.throttled.remove_io(id);
+            || parts.throttled.remove_named(StepName::Io(id));
         if waits {
             let result = Err(Failure::Failed(Fault::Aborted));
             self.handle_io_done(cx, IoCompletion { id, result, payload: Payload::None });

@@ -16,10 +16,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use buf::{Cx, Time};
-use volume::{IoId, Op, VolumeId};
+use smallvec::SmallVec;
+use volume::{Op, VolumeId};
 
 use super::Shard;
-use super::payload_step::{AnyStep, IoStep};
+use super::payload_step::{AnyStep, IoStep, StepName};
 use super::protocol_front::ProtocolFront;
 use crate::rate_limit::{Charge, RateLimiter};
 
@@ -65,6 +66,8 @@ type FlowKey = (VolumeId, u64, Option<usize>);
 
 #[derive(Debug)]
 struct WaitingStep {
+    /// Grows from step to step of a flow.
+    number: u64,
     step: AnyStep,
     charge: Charge,
     since: Time,
@@ -114,6 +117,10 @@ pub(super) struct ThrottledSteps {
     /// When the first step of which flow is to be looked at, and the turn of that flow.
     timetable: BinaryHeap<Reverse<(Time, u64, usize)>>,
     turns: u64,
+    /// Where the steps of a name wait, so that one is taken out without a look at the others.
+    places: HashMap<StepName, (FlowKey, SmallVec<[u64; 1]>)>,
+    /// Steps that were ever pushed.
+    pushed: u64,
     waiting: usize,
     /// Everything goes on, whatever the limits: the daemon stops.
     lifted: bool,
@@ -152,7 +159,11 @@ impl ThrottledSteps {
     pub(super) fn push(&mut self, now: Time, limits: &LimitsOfStep, charge: Charge, step: AnyStep) {
         let at = self.flow_of(limits);
         let Some(flow) = self.flows.get_mut(at) else { return };
-        flow.steps.push_back(WaitingStep { step, charge, since: now });
+        let number = self.pushed;
+        self.pushed += 1;
+        let (_, numbers) = self.places.entry(step.name()).or_insert_with(|| (limits.key(), SmallVec::new()));
+        numbers.push(number);
+        flow.steps.push_back(WaitingStep { number, step, charge, since: now });
         self.waiting += 1;
         if flow.steps.len() == 1 {
             self.note_turn(at);
@@ -228,23 +239,27 @@ impl ThrottledSteps {
             if !flow.steps.is_empty() {
                 self.note_turn(at);
             }
+            forget_place(&mut self.places, &first);
             return Some(first.step);
         }
         None
     }
 
-    /// Takes an operation out that is not wanted any more; whether it was here.
-    pub(super) fn remove_io(&mut self, id: IoId) -> bool {
-        let place = |flow: &Flow| flow.steps.iter().position(|waiting| waiting.step.is_io(id));
-        let found = self.flows.iter().enumerate().find_map(|(at, flow)| Some((at, place(flow)?)));
-        let Some((at, place)) = found else { return false };
-        if let Some(flow) = self.flows.get_mut(at) {
+    /// Takes out the steps of a name, which are not wanted any more; whether there were any.
+    pub(super) fn remove_named(&mut self, name: StepName) -> bool {
+        let Some((key, numbers)) = self.places.remove(&name) else { return false };
+        let Some(at) = self.by_key.get(&key).copied() else { return false };
+        for number in numbers {
+            let Some(flow) = self.flows.get_mut(at) else { return false };
+            let Ok(place) = flow.steps.binary_search_by_key(&number, |waiting| waiting.number) else {
+                continue;
+            };
             flow.give_back_if(place == 0);
             flow.steps.remove(place);
-        }
-        self.waiting -= 1;
-        if place == 0 {
-            self.note_turn(at);
+            self.waiting -= 1;
+            if place == 0 {
+                self.note_turn(at);
+            }
         }
         true
     }
@@ -262,6 +277,10 @@ impl ThrottledSteps {
             let Some(flow) = self.flows.get_mut(at) else { continue };
             let (first_goes, before) = (flow.steps.front().is_some_and(goes), flow.steps.len());
             flow.give_back_if(first_goes);
+            flow.steps
+                .iter()
+                .filter(|waiting| goes(waiting))
+                .for_each(|waiting| forget_place(&mut self.places, waiting));
             flow.steps.retain(|waiting| !goes(waiting));
             self.waiting -= before - flow.steps.len();
             if first_goes {
@@ -275,10 +294,21 @@ impl ThrottledSteps {
         let mut taken = Vec::new();
         for flow in self.flows.iter_mut().filter(|flow| is_meant(flow.limits.volume.0)) {
             flow.give_back_if(true);
+            flow.steps.iter().for_each(|waiting| forget_place(&mut self.places, waiting));
             taken.extend(flow.steps.drain(..).map(|waiting| waiting.step));
         }
         self.waiting -= taken.len();
         taken
+    }
+}
+
+/// A step waits no more.
+fn forget_place(places: &mut HashMap<StepName, (FlowKey, SmallVec<[u64; 1]>)>, waiting: &WaitingStep) {
+    let name = waiting.step.name();
+    let Some((_, numbers)) = places.get_mut(&name) else { return };
+    numbers.retain(|number| *number != waiting.number);
+    if numbers.is_empty() {
+        places.remove(&name);
     }
 }
 
@@ -402,9 +432,9 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use scsi_server::{NexusKey, TaskKey};
-    use volume::{Epoch, Io, Payload, Span};
+    use volume::{Epoch, Io, IoId, Payload, Span};
 
-    use super::super::payload_step::PayloadStep;
+    use super::super::payload_step::{PayloadStep, ReceiveStep};
     use super::*;
     use crate::rate_limit::{Rate, RateLimits};
 
@@ -439,6 +469,10 @@ mod tests {
         passes
     }
 
+    fn remove_io(throttled: &mut ThrottledSteps, id: u64) -> bool {
+        throttled.remove_named(StepName::Io(IoId(id)))
+    }
+
     fn is_due(throttled: &mut ThrottledSteps, now: Time) -> Option<u64> {
         let step = throttled.pop_due(now)?;
         (0..100_000).find(|id| step.is_io(IoId(*id)))
@@ -452,7 +486,7 @@ mod tests {
         assert!(submit(&mut throttled, NOW, &limits, 0));
         for id in 1..10_000 {
             assert!(!submit(&mut throttled, NOW, &limits, id));
-            assert!(throttled.remove_io(IoId(id)) && !throttled.remove_io(IoId(id)));
+            assert!(remove_io(&mut throttled, id) && !remove_io(&mut throttled, id));
             assert!(throttled.timetable.len() <= 2 + IDLE_FLOWS_MAX, "{}", throttled.timetable.len());
         }
         assert_eq!(throttled.waiting, 0);
@@ -501,9 +535,39 @@ mod tests {
         assert!(submit(&mut throttled, at(20), &other, 2), "the bucket of the host is full again");
         // The host is at its limit when what waits for the volume goes.
         assert!(throttled.try_pass(at(30), &other, large));
-        assert!(throttled.remove_io(IoId(1)));
+        assert!(remove_io(&mut throttled, 1));
         assert!(submit(&mut throttled, at(30), &other, 3), "what was not used is there");
         assert_eq!(throttled.waiting, 0);
+    }
+
+    /// A host with many commands waiting, each of which it aborts: this takes time in proportion to their number. Steps
+    /// of one command go together, and others stay in order.
+    #[test]
+    fn steps_are_taken_out_by_their_names() {
+        const STEPS: u64 = 50_000;
+        let (mut throttled, limiter) = (ThrottledSteps::default(), limiter(1));
+        let limits = limits(&limiter, "a");
+        assert!(submit(&mut throttled, NOW, &limits, 0));
+        let command = TaskKey { nexus: NexusKey(0), tag: 7 };
+        let receive = |at| ReceiveStep { command, at, len: 4096, volume: Some(VolumeId(0)) };
+        let charge = read(0).1;
+        for id in 1..STEPS {
+            assert!(!submit(&mut throttled, NOW, &limits, id));
+            if id == 10 || id == 20 {
+                throttled.push(NOW, &limits, charge, AnyStep::Scsi(PayloadStep::Receive(receive(id as u32))));
+            }
+        }
+        let begin = std::time::Instant::now();
+        (3..STEPS - 1).rev().for_each(|id| assert!(remove_io(&mut throttled, id)));
+        assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert_eq!(throttled.waiting, 5);
+        assert!(
+            throttled.remove_named(StepName::Scsi(command))
+                && !throttled.remove_named(StepName::Scsi(command))
+        );
+        let later = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
+        let order: Vec<_> = (1..5).filter_map(|second| is_due(&mut throttled, later(second))).collect();
+        assert_eq!((order, throttled.waiting, throttled.places.len()), (vec![1, 2, STEPS - 1], 0, 0));
     }
 
     /// Flows that nothing waits in are kept up to a bound.

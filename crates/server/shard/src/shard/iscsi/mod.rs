@@ -26,7 +26,7 @@ use volume::{IoCompletion, Requester};
 
 use super::connections::{ConnKind, Connections, Session};
 use super::operations::OperationCommands;
-use super::payload_step::{AnyStep, PayloadStep};
+use super::payload_step::{AnyStep, PayloadStep, StepName};
 use super::protocol_front::ProtocolFront;
 use super::{DIRECTORY_SHARD, SharedParts};
 use crate::session_directory::SessionDirectory;
@@ -120,6 +120,10 @@ impl ProtocolFront for IscsiFront {
 
     fn into_any_step(step: PayloadStep<TaskKey>) -> AnyStep {
         AnyStep::Scsi(step)
+    }
+
+    fn transfers_name(command: TaskKey) -> StepName {
+        StepName::Scsi(command)
     }
 
     fn as_own_step(step: &AnyStep) -> Option<&PayloadStep<TaskKey>> {

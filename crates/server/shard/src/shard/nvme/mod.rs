@@ -33,7 +33,7 @@ use volume::{IoCompletion, Requester};
 
 use super::connections::Connections;
 use super::operations::OperationCommands;
-use super::payload_step::{AnyStep, PayloadStep};
+use super::payload_step::{AnyStep, PayloadStep, StepName};
 use super::protocol_front::ProtocolFront;
 use super::{DIRECTORY_SHARD, QUEUES_MAX, SharedParts};
 use crate::controller_directory::ControllerDirectory;
@@ -211,6 +211,10 @@ impl ProtocolFront for NvmeFront {
 
     fn into_any_step(step: PayloadStep<CommandKey>) -> AnyStep {
         AnyStep::Nvme(step)
+    }
+
+    fn transfers_name(command: CommandKey) -> StepName {
+        StepName::Nvme(command)
     }
 
     fn as_own_step(step: &AnyStep) -> Option<&PayloadStep<CommandKey>> {
