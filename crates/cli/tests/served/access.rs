@@ -350,7 +350,7 @@ fn portals_on_all_addresses_are_named_by_the_one_that_was_asked() {
 #[test]
 fn attack_01_strangers_do_not_use_up_the_descriptors() {
     // Both ends of 900 connections, beside what other tests have open.
-    engine::descriptors::raise_limit(1);
+    engine::descriptors::raise_limit(1, 0);
     let place = Place::new();
     for world in worlds() {
         let config = one_disk("", "[limits]\nlogin_timeout = 600");

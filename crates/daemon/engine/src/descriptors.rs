@@ -1,5 +1,9 @@
 //! The limit of open files of the process: every connection is one.
 
+use config::{
+    plan::{Plan, Volume},
+    spec::VolumeSource,
+};
 use process::log::area;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shard::LOGINS_MAX;
@@ -9,9 +13,12 @@ const OTHER_DESCRIPTORS: u64 = 256;
 /// Fewest connections of a shard that may be logging in, however few descriptors there are.
 const PENDING_LOGINS_MIN: usize = 16;
 
-/// Raises the limit as far as an ordinary process may, and says so in the log if that is less than
-/// `sessions` ask for.
-pub fn raise_limit(sessions: u64) {
+/// Descriptors of a volume's file: what opened it, what the shards use, what looks how much of it is allocated.
+const DESCRIPTORS_PER_FILE: u64 = 3;
+
+/// Raises the limit as far as an ordinary process may, and says so in the log if that is less than `sessions` and the
+/// files of so many volumes ask for.
+pub fn raise_limit(sessions: u64, volume_files: u64) {
     let before = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: before.maximum, maximum: before.maximum };
     if before.current != before.maximum
@@ -19,13 +26,28 @@ pub fn raise_limit(sessions: u64) {
     {
         tracing::warn!(target: area::SERVE, %why, "cannot raise the limit of open files");
     }
-    if let Some(room) = reduced_capacity(getrlimit(Resource::Nofile).current, sessions) {
+    let limit = getrlimit(Resource::Nofile).current;
+    let files = volume_files.saturating_mul(DESCRIPTORS_PER_FILE);
+    if let Some(limit) = limit.filter(|limit| *limit < files + OTHER_DESCRIPTORS) {
+        tracing::warn!(
+            target: area::SERVE,
+            limit,
+            "the files of {volume_files} volumes take {files} descriptors, more than there may be: raise the hard limit \
+             (LimitNOFILE= of the unit, or `ulimit -Hn`)"
+        );
+    } else if let Some(room) = reduced_capacity(limit.map(|limit| limit - files), sessions) {
         tracing::warn!(
             target: area::SERVE,
             "open files are limited so that about {room} connections fit, fewer than {sessions} sessions; \
              raise the hard limit (LimitNOFILE= of the unit, or `ulimit -Hn`)"
         );
     }
+}
+
+/// How many volumes of a plan lie in a file.
+pub fn volume_file_count(plan: &Plan) -> u64 {
+    let is_file = |volume: &&Volume| matches!(volume.spec.source, VolumeSource::File(_));
+    plan.volumes.iter().filter(is_file).count() as u64
 }
 
 /// How many connections fit, if those are fewer than `sessions`. `None` as a limit is none.
@@ -84,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_limit_becomes_the_hard_one() {
-        raise_limit(1);
+        raise_limit(1, 0);
         let now = getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
     }

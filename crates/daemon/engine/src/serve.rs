@@ -31,7 +31,7 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{ProbeNeeds, ProbeResult, StorageInUse, Store},
+    store::{ProbeNeeds, ProbeResult, StorageInUse, Store, open_files_ahead},
 };
 use config::{
     ConfigFiles,
@@ -130,7 +130,8 @@ fn run(
     if let Some(warning) = memory::memory_warning(&plan) {
         tracing::warn!(target: area::SERVE, "{warning}");
     }
-    descriptors::raise_limit(plan.limits.sessions.unwrap_or(SESSIONS_DEFAULT).into());
+    let sessions = plan.limits.sessions.unwrap_or(SESSIONS_DEFAULT);
+    descriptors::raise_limit(sessions.into(), descriptors::volume_file_count(&plan));
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let http = plan.http.map(bind_http).transpose()?;
@@ -432,6 +433,7 @@ fn open_volumes(
     let (mut out, mut absent) = (0, Vec::new());
     // Each image of a silent cluster would be waited for.
     let mut silent_clusters: Vec<Option<PathBuf>> = Vec::new();
+    let mut opened = open_files_ahead(&plan.volumes, identities, &in_use);
     for volume in &plan.volumes {
         let cluster = match &volume.spec.source {
             VolumeSource::Rbd(image) => Some(&image.conf),
@@ -458,7 +460,11 @@ fn open_volumes(
                 continue;
             }
         };
-        match (Store::open_probed(volume, identities, &in_use, probed), volume.origin) {
+        let opened = match opened.remove(&volume.name) {
+            Some(opened) => Store::identify(opened, identities, &in_use),
+            None => Store::open_probed(volume, identities, &in_use, probed),
+        };
+        match (opened, volume.origin) {
             (Ok(store), _) => {
                 in_use.add(&store);
                 stores.push(store);

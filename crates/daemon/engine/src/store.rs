@@ -8,6 +8,7 @@ mod device;
 mod file;
 mod in_use;
 mod known_uuid;
+mod open_ahead;
 mod open_error;
 mod probe;
 mod rbd;
@@ -30,6 +31,7 @@ use device::open_device;
 use file::{is_zero_from, open_file, path_is_file};
 pub use in_use::StorageInUse;
 pub use known_uuid::{known_uuid, known_uuids};
+pub use open_ahead::open_files_ahead;
 use open_error::OpenErrorReason;
 pub use open_error::VolumeOpenError;
 pub use probe::{ProbeNeeds, ProbeResult};
@@ -139,7 +141,15 @@ impl Store {
         others: &StorageInUse,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
-        let opened = OpenedStore::reopen(volume, identities, others, probed)?;
+        Store::identify(OpenedStore::reopen(volume, identities, others, probed)?, identities, others)
+    }
+
+    /// Gives a volume that was opened its identity beside `others`. If it is one of them, what opening it made is undone.
+    pub fn identify(
+        opened: OpenedStore,
+        identities: &mut Identities,
+        others: &StorageInUse,
+    ) -> Result<Self, VolumeOpenError> {
         opened.assign_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
             opened.0.discard(identities);

@@ -16,8 +16,8 @@ pub(crate) const IOV_MAX: usize = 1024;
 
 /// The file behind a disk, or the library.
 pub(crate) struct DiskFile {
-    /// `None`: it is being closed, or is a library's.
-    fd: Option<OwnedFd>,
+    /// One for all shards: there may be many files, and many shards. `None`: it is being closed, or is a library's.
+    fd: Option<Arc<OwnedFd>>,
     library: Option<Arc<dyn LibraryDisk>>,
     /// Calls wait for another process even if they are asked not to wait.
     waits_for_others: bool,
@@ -25,7 +25,7 @@ pub(crate) struct DiskFile {
 
 impl DiskFile {
     /// To be made by a thread that may wait: who serves the file is asked what it is.
-    pub(crate) fn new(fd: OwnedFd) -> Self {
+    pub(crate) fn new(fd: Arc<OwnedFd>) -> Self {
         /// FUSE_SUPER_MAGIC of linux/magic.h. Its files count as ones that can be read without waiting, and yet the
         /// kernel asks the server for data within io_uring_enter (seen with Linux 6.18).
         const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
@@ -39,11 +39,11 @@ impl DiskFile {
     }
 
     /// A shard's own handle on a disk.
-    pub(crate) fn of(source: &DiskSource) -> std::io::Result<Self> {
+    pub(crate) fn of(source: &DiskSource) -> Self {
         match source {
-            DiskSource::File(file) => Ok(DiskFile::new(file.try_clone()?)),
+            DiskSource::File(file) => DiskFile::new(file.clone()),
             DiskSource::Library(library) => {
-                Ok(DiskFile { fd: None, library: Some(library.clone()), waits_for_others: false })
+                DiskFile { fd: None, library: Some(library.clone()), waits_for_others: false }
             }
         }
     }

@@ -106,7 +106,7 @@ where
         let door = MailboxSender { letters, bell: bell.clone(), load: Arc::new(AtomicUsize::new(0)) };
         let doors: Arc<[MailboxSender<E::Message>]> = Arc::new([door.clone()]);
         for (at, file) in config.disks.iter().enumerate() {
-            let file = DiskFile::of(file).map_err(SpawnError::System)?;
+            let file = DiskFile::of(file);
             door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
         }
         // Without disks there is no job.

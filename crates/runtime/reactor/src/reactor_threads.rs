@@ -120,7 +120,7 @@ impl Reactor {
         // A shard reads its mail before it accepts.
         for (at, file) in config.disks.iter().enumerate() {
             for door in doors.iter() {
-                let file = DiskFile::of(file).map_err(SpawnError::System)?;
+                let file = DiskFile::of(file);
                 door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
             }
         }
@@ -386,7 +386,7 @@ impl<M> ReactorHandle<M> {
 
     /// Makes an open file or device, or a library's disk, known to every shard. What is posted afterwards may name it.
     pub fn add_disk(&self, source: DiskSource) -> io::Result<DiskId> {
-        let files: Vec<_> = self.doors.iter().map(|_| DiskFile::of(&source)).collect::<Result<_, _>>()?;
+        let files: Vec<_> = self.doors.iter().map(|_| DiskFile::of(&source)).collect();
         // A number is never given twice: what is out on a disk that was taken away bears it still.
         let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);

@@ -564,7 +564,7 @@ mod tests {
         });
         let (file, mut other) = UnixStream::pair().unwrap();
         other.set_nonblocking(true).unwrap();
-        base.set_disk(volume::DiskId(0), Some(DiskFile::new(file.into())));
+        base.set_disk(volume::DiskId(0), Some(DiskFile::new(std::sync::Arc::new(file.into()))));
         let ticket = volume::DiskTicket(0);
         let op = DiskOp { disk: volume::DiskId(0), ticket, kind: volume::DiskKind::Sync };
         let (slot, call) = base.start_disk_call(op).unwrap();

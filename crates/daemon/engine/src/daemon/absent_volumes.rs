@@ -5,7 +5,7 @@
 //! (a leg of a stripe), so each volume is served from its own thread.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
@@ -54,14 +54,33 @@ struct ProbeQueue {
     changed: Condvar,
 }
 
+/// Invariant: what is next is found in the same time however many volumes wait.
 #[derive(Debug, Default)]
 struct ProbeJobs {
-    /// In order of arrival.
-    waiting: VecDeque<(VolumeName, ProbeNeeds)>,
-    /// How many threads probe these machines.
-    asking: HashMap<String, usize>,
+    /// By machine, or machines.
+    machines: HashMap<String, MachineJobs>,
+    /// Machines that may be asked, each by the number of its first probe: in order of arrival.
+    eligible: BTreeMap<u64, String>,
+    /// Probes that were ever queued.
+    queued: u64,
     /// The threads are to end.
     ended: bool,
+}
+
+/// The probes of one machine.
+#[derive(Debug, Default)]
+struct MachineJobs {
+    waiting: VecDeque<(u64, VolumeName, ProbeNeeds)>,
+    /// How many threads ask it.
+    asking: usize,
+}
+
+impl MachineJobs {
+    /// The number of its next probe, if it may be asked.
+    fn next(&self) -> Option<u64> {
+        let (number, ..) = self.waiting.front()?;
+        (self.asking < PROBES_PER_MACHINE_MAX).then_some(*number)
+    }
 }
 
 impl RemoteProbes {
@@ -82,7 +101,7 @@ impl RemoteProbes {
 
     /// Queues a probe.
     pub fn queue_probe(&self, volume: VolumeName, probe: ProbeNeeds) {
-        self.queue.lock_jobs().waiting.push_back((volume, probe));
+        self.queue.lock_jobs().push(volume, probe);
         self.queue.changed.notify_all();
     }
 
@@ -124,24 +143,41 @@ impl ProbeQueue {
 
     /// A probe of these machines has ended.
     fn finish_probe(&self, machines: &str) {
-        if let Some(asking) = self.lock_jobs().asking.get_mut(machines) {
-            *asking = asking.saturating_sub(1);
-        }
+        self.lock_jobs().finish(machines);
         self.changed.notify_all();
     }
 }
 
 impl ProbeJobs {
+    fn push(&mut self, volume: VolumeName, probe: ProbeNeeds) {
+        let key = probe.machine_key();
+        self.queued += 1;
+        self.machines.entry(key.clone()).or_default().waiting.push_back((self.queued, volume, probe));
+        self.note_eligible(&key);
+    }
+
     fn start_next(&mut self) -> Option<(String, VolumeName, ProbeNeeds)> {
-        let ProbeJobs { waiting, asking, .. } = self;
-        let may = |probe: &ProbeNeeds| {
-            asking.get(&probe.machine_key()).is_none_or(|asking| *asking < PROBES_PER_MACHINE_MAX)
-        };
-        let at = waiting.iter().position(|(_, probe)| may(probe))?;
-        let (volume, probe) = waiting.remove(at)?;
-        let machines = probe.machine_key();
-        *asking.entry(machines.clone()).or_default() += 1;
-        Some((machines, volume, probe))
+        let (_, key) = self.eligible.pop_first()?;
+        let machine = self.machines.get_mut(&key)?;
+        let (_, volume, probe) = machine.waiting.pop_front()?;
+        machine.asking += 1;
+        self.note_eligible(&key);
+        Some((key, volume, probe))
+    }
+
+    fn finish(&mut self, key: &str) {
+        let Some(machine) = self.machines.get_mut(key) else { return };
+        machine.asking = machine.asking.saturating_sub(1);
+        if machine.asking == 0 && machine.waiting.is_empty() {
+            self.machines.remove(key);
+        }
+        self.note_eligible(key);
+    }
+
+    fn note_eligible(&mut self, key: &str) {
+        if let Some(number) = self.machines.get(key).and_then(MachineJobs::next) {
+            self.eligible.insert(number, key.to_owned());
+        }
     }
 }
 
@@ -276,8 +312,9 @@ mod tests {
             let volume = Volume { name: name.clone(), spec, origin: VolumeOrigin::Configured };
             (name, ProbeNeeds::for_known(&volume, &Identities::default()))
         };
-        jobs.waiting.extend((0..PROBES_MAX).map(|lun| probe("silent", lun)));
-        jobs.waiting.push_back(probe("well", 0));
+        (0..PROBES_MAX).map(|lun| probe("silent", lun)).for_each(|(name, probe)| jobs.push(name, probe));
+        let (name, well) = probe("well", 0);
+        jobs.push(name, well);
         let begun: Vec<_> =
             std::iter::from_fn(|| jobs.start_next()).map(|(_, name, _)| name.to_string()).collect();
         assert_eq!(begun, ["silent-0", "silent-1", "silent-2", "silent-3", "well-0"]);
@@ -285,5 +322,30 @@ mod tests {
         queue.finish_probe(&probe("silent", 0).1.machine_key());
         assert_eq!(queue.wait_for_probe().unwrap().1.as_str(), "silent-4");
         assert!(queue.lock_jobs().start_next().is_none());
+    }
+
+    /// The next probe of a machine that is asked enough is not looked for among all that wait for it.
+    #[test]
+    fn probes_of_many_volumes_take_time_in_proportion_to_their_number() {
+        let probe = |lun: usize| {
+            let spec = spec::parse(&format!("iscsi://192.0.2.1/iqn.2026-11.com.example:d/{lun}")).unwrap();
+            let name = VolumeName::parse(&format!("v{lun}")).unwrap();
+            let volume = Volume { name: name.clone(), spec, origin: VolumeOrigin::Configured };
+            (name, ProbeNeeds::for_known(&volume, &Identities::default()))
+        };
+        crate::cpu_time::assert_grows_with_number(4000, |count| {
+            let mut jobs = ProbeJobs::default();
+            (0..count).map(probe).for_each(|(name, probe)| jobs.push(name, probe));
+            let mut begun = 0;
+            while let Some((machine, ..)) = jobs.start_next() {
+                begun += 1;
+                // All others are asked for, and none may begin.
+                if begun >= PROBES_PER_MACHINE_MAX {
+                    assert!(jobs.start_next().is_none());
+                    jobs.finish(&machine);
+                }
+            }
+            assert_eq!(begun, count);
+        });
     }
 }

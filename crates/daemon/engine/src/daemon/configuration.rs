@@ -20,7 +20,7 @@ use super::{
 use crate::{
     descriptors, memory,
     state::{StateError, configuration::AppliedConfiguration},
-    store::{OpenedStore, ProbeNeeds, Store},
+    store::{OpenedStore, ProbeNeeds, Store, open_files_ahead},
 };
 use config::{
     ConfigFiles,
@@ -300,16 +300,21 @@ impl VolumeRegistry {
     /// Opens new volumes; nothing is locked but their names, since disks and other machines may take their time.
     fn open_new(&self, volumes: &[Volume]) -> Result<Vec<OpenedStore>, RequestRefusal> {
         let (known, mut others) = self.snapshot()?;
+        let mut ahead = open_files_ahead(volumes, &known, &others);
         let mut opened: Vec<OpenedStore> = Vec::new();
         for volume in volumes {
-            let probed = ProbeNeeds::for_known(volume, &known).run();
-            match OpenedStore::reopen(volume, &known, &others, probed) {
+            let open = || {
+                let probed = ProbeNeeds::for_known(volume, &known).run();
+                OpenedStore::reopen(volume, &known, &others, probed)
+            };
+            match ahead.remove(&volume.name).map_or_else(open, Ok) {
                 Ok(store) => {
                     others.add(store.store());
                     opened.push(store);
                 }
                 Err(why) => {
                     let why = RequestRefusal::new(RefusalCode::Failed, format!("nothing was changed: {why}"));
+                    opened.extend(ahead.into_values());
                     return Err(self.undo_all(why, opened.into_iter().map(OpenedStore::into_store).collect()));
                 }
             }
@@ -439,7 +444,7 @@ impl VolumeRegistry {
     /// Takes over what the shards have switched to.
     fn adopt(&self, reviewed: &Reviewed, stores: Vec<Store>) {
         if let Some(sessions) = reviewed.plan.limits.sessions {
-            descriptors::raise_limit(sessions.into());
+            descriptors::raise_limit(sessions.into(), descriptors::volume_file_count(&reviewed.plan));
         }
         let ways = self.running(&reviewed.plan.ways);
         let mut served = self.lock_served();

@@ -7,7 +7,11 @@
 //!
 //! Invariant: an identity is never transferred to another file that reuses its numbers.
 
-use std::{collections::HashSet, io, path::Path};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    path::Path,
+};
 
 use multipath::ExpectedVolume;
 use serde::{Deserialize, Serialize};
@@ -47,7 +51,8 @@ struct KnownRemote {
 pub struct Identities {
     entries: KnownFiles,
     changed: bool,
-    elsewhere: Vec<KnownRemote>,
+    /// By the name of the volume and the number of the leg: looked up for each volume of a start.
+    elsewhere: BTreeMap<(String, usize), KnownRemote>,
     elsewhere_changed: bool,
     nexuses: NexusNumbers,
     nexuses_changed: bool,
@@ -59,7 +64,8 @@ impl Identities {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries = state.read_json(RECORD_NAME)?.unwrap_or_default();
-        let elsewhere = state.read_json(REMOTE_RECORD)?.unwrap_or_default();
+        let elsewhere: Vec<KnownRemote> = state.read_json(REMOTE_RECORD)?.unwrap_or_default();
+        let elsewhere = elsewhere.into_iter().map(|one| ((one.volume.clone(), one.leg), one)).collect();
         let (nexuses, recorded) = (NexusNumbers::load(state)?, state.recorded_volumes()?);
         Ok(Identities { entries, elsewhere, nexuses, recorded, ..Identities::default() })
     }
@@ -72,7 +78,7 @@ impl Identities {
             self.changed = false;
         }
         if self.elsewhere_changed {
-            state.write_json(REMOTE_RECORD, &self.elsewhere)?;
+            state.write_json(REMOTE_RECORD, &self.elsewhere.values().collect::<Vec<_>>())?;
             self.elsewhere_changed = false;
         }
         if self.nexuses_changed {
@@ -84,7 +90,7 @@ impl Identities {
 
     /// What was found of another machine's volume at an earlier start.
     pub fn remote_identity(&self, volume: &VolumeName, leg: usize) -> Option<ExpectedVolume> {
-        let known = self.elsewhere.iter().find(|one| one.volume == volume.as_str() && one.leg == leg)?;
+        let known = self.elsewhere.get(&(volume.to_string(), leg))?;
         let uuid = known.uuid.map(|uuid| volume::Uuid(uuid.into_bytes()));
         Some(ExpectedVolume { uuid, serial: known.serial.clone(), logical: known.block })
     }
@@ -94,29 +100,22 @@ impl Identities {
         let uuid = found.uuid.map(|uuid| Uuid::from_bytes(uuid.0));
         let (serial, block) = (found.serial.clone(), found.logical);
         let found = KnownRemote { volume: volume.to_string(), leg, uuid, serial, block };
-        if self.elsewhere.contains(&found) {
-            return;
-        }
-        self.elsewhere.retain(|one| (&one.volume, one.leg) != (&found.volume, leg));
-        self.elsewhere.push(found);
-        self.elsewhere_changed = true;
+        let before = self.elsewhere.insert((volume.to_string(), leg), found.clone());
+        self.elsewhere_changed |= before.is_none_or(|before| before != found);
     }
 
     /// By which number iSCSI targets know the sessions of a volume of another machine.
     pub fn nexus_number(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
-        let before = self.nexuses.clone();
-        let number = self.nexuses.number_for(volume, leg)?;
-        self.nexuses_changed |= self.nexuses != before;
+        let (number, is_new) = self.nexuses.number_for(volume, leg)?;
+        self.nexuses_changed |= is_new;
         Ok(number)
     }
 
     /// The volume was deleted: what comes by its name may be another.
     pub fn forget_volume(&mut self, volume: &VolumeName) {
-        let nexuses = self.nexuses.clone();
-        self.nexuses.forget_volume(volume);
-        self.nexuses_changed |= self.nexuses != nexuses;
+        self.nexuses_changed |= self.nexuses.forget_volume(volume);
         let before = self.elsewhere.len();
-        self.elsewhere.retain(|one| one.volume != volume.as_str());
+        self.elsewhere.retain(|(name, _), _| name != volume.as_str());
         self.elsewhere_changed |= self.elsewhere.len() != before;
     }
 
@@ -184,7 +183,7 @@ impl Identities {
                  identity with uuid={old}"
             );
         }
-        // What bore this number in this place is gone. KnownRemote it may come back: numbers of file systems and of
+        // What bore this number in this place is gone. Elsewhere it may come back: numbers of file systems and of
         // devices change hands when the machine starts, and what is not there now had one too.
         self.remove_at(path, |entry| entry.key.aliases(key));
         self.entries.push(KnownFile { uuid, key: key.clone(), path: path.to_owned() });
