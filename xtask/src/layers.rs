@@ -46,6 +46,7 @@ use Foreign::{Any, Only};
 /// From the bottom to the top: a crate stands on crates above its row in this list only.
 const TABLE: &[Layer] = &[
     Layer { directory: "core/buf", on: "", foreign: Only(&["libc", "smallvec", "rand_chacha"]) },
+    Layer { directory: "core/flight-recorder", on: "buf", foreign: Only(&[]) },
     Layer { directory: "core/stream", on: "buf", foreign: Only(&["smallvec", "serde", "postcard"]) },
     Layer { directory: "core/volume", on: "buf", foreign: Only(&[]) },
     Layer { directory: "core/endpoint", on: "buf stream volume", foreign: Only(&[]) },
@@ -68,7 +69,8 @@ const TABLE: &[Layer] = &[
     Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["zerocopy"]) },
     Layer {
         directory: "server/shard",
-        on: "buf endpoint group iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls volume",
+        on: "buf endpoint flight-recorder group iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls \
+             volume",
         foreign: Only(&["smallvec"]),
     },
     Layer {
@@ -123,8 +125,9 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "daemon/engine",
-        on: "backends buf chiscsi-config client config control endpoint iscsi metrics multipath nvme \
-             nvme-server process rbd reactor recovery sandbox scsi-server shard stream tls volume",
+        on: "backends buf chiscsi-config client config control endpoint flight-recorder iscsi metrics \
+             multipath nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
+             tls volume",
         foreign: Any,
     },
     Layer {
@@ -140,8 +143,8 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "cli",
-        on: "block-device buf client config control engine eval-verbs import multipath nvme process \
-             recovery sandbox transfer volume",
+        on: "block-device buf client config control engine eval-verbs flight-recorder import multipath \
+             nvme process recovery sandbox transfer volume",
         foreign: Any,
     },
 ];
@@ -161,6 +164,7 @@ const FOR_TESTS: &[&str] = &["testkit"];
 /// Crates in which nothing but `Cx` may tell the time or give randomness.
 const BELOW_THE_WORLDS: &[&str] = &[
     "buf",
+    "flight-recorder",
     "stream",
     "scsi",
     "nvme",

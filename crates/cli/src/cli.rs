@@ -17,6 +17,7 @@ use crate::{
     apply::{APPLY_HELP, ConfigurationArgs, PLAN_HELP, ROLLBACK_HELP},
     backup::{BACKUP_HELP, BackupArgs, RESTORE_HELP, RestoreArgs},
     daemon_args::DaemonArgs,
+    flight_recorder::{self, FlightRecorderArgs},
     import::{self, ImportArgs},
     iscsictl::{self, IscsictlArgs},
     key::KeyVerb,
@@ -207,6 +208,9 @@ pub enum Verb {
     /// Show what the running daemon does, again and again: volumes, hosts, shards, latency
     #[command(after_help = TOP_HELP)]
     Top(TopArgs),
+    /// Show the latest events of a daemon that runs or has crashed: logins, refusals, fences, failed and slow operations
+    #[command(after_help = flight_recorder::HELP)]
+    FlightRecorder(FlightRecorderArgs),
     /// Stop the running daemon, and wait until it has exited
     Stop(StopArgs),
     /// Print a completion script for a shell
@@ -316,6 +320,11 @@ mod tests {
             "status --json",
             "top",
             "top --once --interval 0.5 --no-color --control c",
+            "flight-recorder --last 20 --json",
+            "flight-recorder --run 1 --control c",
+            "flight-recorder 0-0.flight",
+            "doctor",
+            "doctor --control c --config f --state d --json",
             "serve --http 127.0.0.1",
             "serve --chiscsi chiscsi.conf --policy cop.conf",
             "import lio saveconfig.json",

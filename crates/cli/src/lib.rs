@@ -8,6 +8,8 @@ pub mod apply;
 pub mod backup;
 pub mod cli;
 pub mod daemon_args;
+pub mod doctor;
+pub mod flight_recorder;
 pub mod import;
 pub mod iscsictl;
 pub mod key;

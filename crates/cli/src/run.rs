@@ -25,7 +25,7 @@ use crate::{
         SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
     },
     daemon_args::DaemonArgs,
-    import, iscsictl,
+    flight_recorder, import, iscsictl,
     key::{self, KeyKind},
     output::{self, Terminal},
     top, verbs,
@@ -34,7 +34,8 @@ use control::{Answer, Request, SessionSelector, client};
 use engine::{
     StopMode,
     daemon::StopSignal,
-    serve::{Launch, StartEngine, args::ServeArgs, check_configuration, serve},
+    flight_files,
+    serve::{Launch, StartEngine, args::ServeArgs, check::check_configuration, serve},
 };
 use multipath::suggest;
 use process::{
@@ -109,11 +110,11 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
     let paths = DefaultPaths::of_process();
     let (daemon, request) = match verb {
         Verb::Serve(args) if args.check.is_some() => {
-            let (said, warnings) = check_configuration(&args, &paths)?;
-            warnings.iter().for_each(|warning| {
+            let checked = check_configuration(&args, &paths)?;
+            checked.warnings.iter().for_each(|warning| {
                 log::write_stderr(&format!("warning: {}\n", printable::escape_lines(warning)))
             });
-            return Ok(print_stdout(format!("{said}\n").as_bytes()));
+            return Ok(print_stdout(format!("{}\n", checked.summary).as_bytes()));
         }
         Verb::Serve(args) => return run_serve(&args, &paths, start),
         Verb::Completions { shell } => {
@@ -131,6 +132,7 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Remote(verb) => return verbs::run_remote_verb(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Top(args) => return top::run(&args, &paths),
+        Verb::FlightRecorder(args) => return flight_recorder::run(&args, &paths),
         Verb::Plan(args) => (args.daemon, Request::Plan { file: absolute(args.file)? }),
         Verb::Apply(args) => (args.daemon, Request::Apply { file: absolute(args.file)? }),
         Verb::Rollback(daemon) => (daemon, Request::Rollback),
@@ -295,6 +297,7 @@ fn run_serve(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Resu
     let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
     let settings = LogSettings { format: args.log_format.unwrap_or_default(), filter: log_filter()? };
     log::install_logger(settings).map_err(failed)?;
+    flight_files::note_panics();
     let ending = Arc::new(StopSignal::default());
     handle_signals(&ending)?;
     serve(args, paths, &Launch { start, enforce: sandbox::enforce }, &ending, Box::new(io::stdout()))

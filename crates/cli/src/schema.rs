@@ -6,7 +6,7 @@
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::reports;
+use crate::{doctor, flight_recorder, reports};
 use control::report;
 
 /// The schema: `verbs` names each verb's, `$defs` has the types.
@@ -72,6 +72,8 @@ fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenera
     add::<Vec<report::ShardReport>>(verbs, generator, &["shard list"]);
     add::<report::plan::PlanReport>(verbs, generator, &["plan", "apply", "rollback"]);
     add::<report::StatusReport>(verbs, generator, &["status"]);
+    add::<flight_recorder::FlightReport>(verbs, generator, &["flight-recorder"]);
+    add::<doctor::DiagnosisReport>(verbs, generator, &["doctor (no URL)"]);
     add::<reports::BackupReport>(verbs, generator, &["backup"]);
     add::<reports::RestoreReport>(verbs, generator, &["restore"]);
     add::<reports::StoppingReport>(verbs, generator, &["stop"]);

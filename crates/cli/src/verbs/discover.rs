@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use clap::Args;
 use client::trace::{Speaker, TraceEvent, TraceLine};
@@ -49,8 +50,17 @@ pub struct DiscoverArgs {
 /// `doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The volume, by one path
-    pub url: SecretUrl,
+    /// The volume of another machine, by one path; without one this machine and its daemon are examined
+    pub url: Option<SecretUrl>,
+    /// Control socket of the daemon [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "url")]
+    pub control: Option<PathBuf>,
+    /// State directory of the daemon [default: /var/lib/blockwire]
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    pub state: Option<PathBuf>,
+    /// Configuration file of the daemon [default: /etc/blockwire/blockwire.toml, if it exists]
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    pub config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -160,8 +170,8 @@ fn watch(args: &DiscoverArgs, url: &SecretUrl) -> Result<Exit, Failure> {
 }
 
 /// Brings a path up and shows each step.
-pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let examined = client::examine_path(&args.url)?;
+pub fn doctor(args: &DoctorArgs, url: &SecretUrl) -> Result<Exit, Failure> {
+    let examined = client::examine_path(url)?;
     if args.json {
         let step = |line: &TraceLine| ExaminationStep {
             connection: line.connection,

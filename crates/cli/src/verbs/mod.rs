@@ -20,11 +20,13 @@ use clap::Subcommand;
 use client::{Initiator, Settings};
 
 use process::exit::{Exit, Failure};
+use process::paths::DefaultPaths;
 
 use eval_verbs::{bench, eval};
 use process::stdout::print;
 
 pub use bench::reorder_words;
+pub use discover::DoctorArgs;
 
 /// What a URL may say, for the help of verbs that take one.
 const URL_HELP: &str = "\
@@ -58,8 +60,8 @@ Example:
 pub enum RemoteVerb {
     /// Show the targets or subsystems that a machine offers
     Discover(discover::DiscoverArgs),
-    /// Connect step by step, and show what fails and what to change
-    #[command(after_help = URL_HELP)]
+    /// Connect to a volume step by step, or examine this machine and its daemon; show what fails and what to change
+    #[command(after_help = format!("{}\n\n{URL_HELP}", crate::doctor::HELP))]
     Doctor(discover::DoctorArgs),
     /// Show what a remote volume is: identity, size, limits, paths
     #[command(after_help = URL_HELP)]
@@ -111,7 +113,10 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
 pub fn run_remote_verb(verb: &RemoteVerb) -> Result<Exit, Failure> {
     match verb {
         RemoteVerb::Discover(args) => discover::discover(args),
-        RemoteVerb::Doctor(args) => discover::doctor(args),
+        RemoteVerb::Doctor(args) => match &args.url {
+            Some(url) => discover::doctor(args, url),
+            None => crate::doctor::run(args, &DefaultPaths::of_process()),
+        },
         RemoteVerb::Info(args) => info::info(args),
         RemoteVerb::Read(args) => read_write::read_volume(args),
         RemoteVerb::Write(args) => read_write::write_volume(args),

@@ -12,6 +12,7 @@ mod daemon;
 mod ending;
 mod exhausted;
 mod failover;
+mod flight;
 mod gateway;
 mod host;
 mod initiator;

@@ -29,6 +29,7 @@ pub mod dataplane;
 pub mod descriptors;
 #[cfg(test)]
 mod example;
+pub mod flight_files;
 mod memory;
 mod remote;
 pub mod serve;
@@ -44,6 +45,7 @@ use std::{
 
 use crate::{
     dataplane::prepared::PreparedPlan,
+    flight_files::FlightFiles,
     state::{StateDir, blocked_hosts::BlockedNames},
     store::Store,
 };
@@ -298,4 +300,6 @@ pub struct EngineParams<'a> {
     pub volumes: &'a [Store],
     /// Where reservations are kept.
     pub state: Arc<StateDir>,
+    /// Where the shards record their events.
+    pub flight: FlightFiles,
 }

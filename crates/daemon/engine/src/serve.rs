@@ -5,6 +5,7 @@
 //! removed again, unless they hold data by now. Directories, and records of volumes that were found, stay.
 
 pub mod args;
+pub mod check;
 mod resolve;
 mod sandboxing;
 
@@ -24,7 +25,10 @@ use crate::{
         absent_volumes::{RemoteProbes, RepeatedProbe},
         images,
     },
-    descriptors, memory,
+    dataplane::reactor_settings,
+    descriptors,
+    flight_files::FlightFiles,
+    memory,
     state::{
         StateDir, StateError,
         configuration::{self, AppliedConfiguration},
@@ -139,11 +143,14 @@ fn run(
     let socket = ControlSocket::bind(args.control.as_deref().unwrap_or(&paths.control), readers)?;
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
+    let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan));
     let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
     let (mut stores, repeated) = open_volumes(&plan, &mut identities, &state, &mut unserved)?;
-    let engine = match (launch.start)(EngineParams { plan: &plan, volumes: &stores, state: state.clone() }) {
+    let params = EngineParams { plan: &plan, volumes: &stores, state: state.clone(), flight: flight.clone() };
+    let engine = match (launch.start)(params) {
         Ok(engine) => engine,
         Err(why) => {
+            flight.discard();
             discard_stores(stores, &mut identities, &state);
             return Err(Failure::failed(why));
         }
@@ -197,7 +204,9 @@ fn run(
     let daemon: Arc<dyn ControlService> = daemon;
     socket.serve(&daemon).map_err(thread_failure)?;
     announce_ready(&hint, &listeners, http.as_ref(), &socket, out);
-    Ok(wait_and_stop(&engine, &attachments, ending, &held))
+    let exit = wait_and_stop(&engine, &attachments, ending, &held);
+    flight.note_end();
+    Ok(exit)
 }
 
 /// Restricts this process to what the plan needs, if that is wanted. Threads that run already have no file of
@@ -313,39 +322,6 @@ fn reload_when_asked(daemon: &Arc<Daemon>, ending: &Arc<StopSignal>) -> std::io:
         }
     };
     thread::Builder::new().name("reload".to_owned()).spawn(attend).map(drop)
-}
-
-/// Checks the file of `--check` as a start would, and says what it comes to, and what there is to warn of. Volumes that
-/// were created at run time are not looked at, and nothing is opened.
-///
-/// # Errors
-/// All that is wrong with it, as usage errors.
-pub fn check_configuration(args: &ServeArgs, paths: &DefaultPaths) -> Result<(String, Vec<String>), Failure> {
-    let args = ServeArgs { config: args.check.clone().or_else(|| args.config.clone()), ..args.clone() };
-    let sink = Sink::default();
-    let files = config_file(&args, paths).map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
-    let (draft, _) = read_configuration(&args, &files, &sink);
-    let (sink, mut warnings) = fail_on_errors(sink)?;
-    let plan = resolve_plan(draft, &args, names_file(&args, paths, &files), Vec::new(), &sink);
-    let (plan, more) = sink.into_result(plan).map_err(|errors| usage_failure(&errors))?;
-    warnings.extend(more);
-    let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-    warnings.extend(memory::memory_warning(&plan));
-    let file = args.config.as_deref().unwrap_or(&paths.config);
-    Ok((format!("{}: no errors: {}", file.display(), plan_summary(&plan)), warnings))
-}
-
-/// What a plan has, in numbers.
-fn plan_summary(plan: &Plan) -> String {
-    let count = |number: usize, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
-    [
-        count(plan.volumes.len(), "volume"),
-        count(plan.ways.targets.len(), "target"),
-        count(plan.ways.subsystems.len(), "subsystem"),
-        count(plan.portals.len(), "portal"),
-        count(plan.hosts.len(), "host"),
-    ]
-    .join(", ")
 }
 
 /// How the files are read again while the daemon runs.

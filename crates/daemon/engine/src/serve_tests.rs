@@ -582,8 +582,8 @@ fn a_default_file_that_names_nothing_keeps_the_demo_when_it_is_applied_again() {
     write("etc/blockwire.toml", "# nothing\n");
     write("etc/conf.d/10-node.toml", "node = \"rack1\"\n");
     write("other.toml", "node = \"rack1\"\n");
-    let (said, _) = check_configuration(&args(""), &paths(&root)).unwrap();
-    assert!(said.contains("1 volume,"), "{said}");
+    let checked = check::check_configuration(&args(""), &paths(&root)).unwrap();
+    assert!(checked.summary.contains("1 volume,"), "{}", checked.summary);
     let daemon = run(&root, "", idle);
     let Answer::Plan(report) = daemon.ask(Request::Apply { file: None }) else { panic!() };
     assert!(report.changes.is_empty(), "{report:?}");

@@ -311,7 +311,7 @@ pub fn format_utc(time: SystemTime) -> String {
 }
 
 /// `2026-11-21T00:00:00.123456Z`.
-fn format_utc_micros(time: SystemTime) -> String {
+pub fn format_utc_micros(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{}.{:06}Z", format_date_time(since.as_secs()), since.subsec_micros())
 }

@@ -1,9 +1,13 @@
-//! Events for the operator's log.
+//! Events for the operator's log and for the flight recorder.
+
+mod flight;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use buf::Time;
+use flight_recorder::FlightRecorder;
 use iscsi::login::LoginEndCause;
 use iscsi::session::LinkFault as IscsiLinkFault;
 use iscsi::wire::LoginStatus;
@@ -22,6 +26,10 @@ pub(crate) struct Log {
     lines: VecDeque<LogLine>,
     /// Whether or not their lines found room.
     refusals: Vec<(RefusalCause, u64)>,
+    /// Has every line, also those that found no room.
+    recorder: Option<FlightRecorder>,
+    /// The time of what is recorded.
+    now: Time,
 }
 
 /// Protocol and cause of a refusal, each in a word; there is a fixed number of them.
@@ -29,6 +37,7 @@ pub type RefusalCause = (&'static str, &'static str);
 
 impl Log {
     pub(crate) fn push(&mut self, line: LogLine) {
+        self.record_line(&line);
         if let Some(cause) = line.refusal_cause() {
             match self.refusals.iter_mut().find(|(known, _)| *known == cause) {
                 Some((_, count)) => *count += 1,

@@ -385,7 +385,7 @@ impl ErrorCause {
     }
 
     /// Of what failed; `None`: it was to end so (a miscompare, a cancel, another host's reservation).
-    fn of_failure(failure: &Failure) -> Option<Self> {
+    pub(crate) fn of_failure(failure: &Failure) -> Option<Self> {
         Some(match failure {
             Failure::Refused(Refusal::Conflict) => return None,
             Failure::Refused(_) => ErrorCause::Refused,

@@ -50,7 +50,7 @@ const WRITING: &[(&str, &str)] = &[
 
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
-    eval plan, eval stream, host list, host show, info, keep, key check, node list, \
+    eval plan, eval stream, flight-recorder, host list, host show, info, keep, key check, node list, \
     node show, path list, plan, reservation list, \
     reservation show, session kill, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, top, verify, volume list, volume show";

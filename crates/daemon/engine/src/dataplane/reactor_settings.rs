@@ -30,6 +30,12 @@ pub fn reactor_config(plan: &Plan) -> Config {
     }
 }
 
+/// How many shards a plan has.
+pub fn shard_count(plan: &Plan) -> u16 {
+    let cores = if plan.cores.is_empty() { allowed_cores().len() } else { plan.cores.len() };
+    cores.max(1) as u16
+}
+
 /// The cores that the process may use; none if the system does not say, then one shard roams.
 fn allowed_cores() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };

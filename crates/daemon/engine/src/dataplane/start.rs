@@ -35,9 +35,9 @@ use process::log::area;
 
 /// Starts the shards.
 pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    let EngineParams { plan, volumes, state } = start;
+    let EngineParams { plan, volumes, state, flight } = start;
     let mut config = reactor_settings::reactor_config(plan);
-    let shards = config.cores.len().max(1) as u16;
+    let shards = reactor_settings::shard_count(plan);
     let mut frame = FixedSettings::of(plan);
     frame.replace_operator_blocks(
         blocked_hosts::load(&state).map_err(|why| EngineError::Start(why.to_string()))?,
@@ -92,6 +92,9 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let specs = Mutex::new(specs);
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
         let mut shard = LoggedShard { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        if let Some(recorder) = flight.recorder(id, cx.now) {
+            shard.shard.record_flight(cx.now, recorder);
+        }
         let mut specs = specs.lock().unwrap_or_else(PoisonError::into_inner);
         let own = specs.get_mut(usize::from(id.0)).map(std::mem::take).unwrap_or_default();
         drop(specs);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use endpoint::LinkDeparture;
+use flight_recorder::{Event, EventKind};
 use stream::{Connection, ConnectionClose, Tag};
 use volume::{
     IdSpace, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeAnswer, VolumeId, VolumeRequest,
@@ -92,12 +93,16 @@ impl Shard {
                     true => GroupVolume::new(spec.facts.clone(), spec.view.clone()).shown_view(&spec.view),
                     false => spec.view.clone(),
                 };
+                self.parts.log.record_of_volume(EventKind::VolumeAdded, &spec.facts.name);
                 self.iscsi.server.add_unit(spec.unit_spec(), view.clone());
                 self.nvme.server.add_volume(spec.volume_info(), view);
                 self.parts.volumes.insert(cx, &mut self.remotes, *spec);
                 ControlReport::Done
             }
             ControlRequest::DropVolume(volume) => {
+                if let Some(local) = self.parts.volumes.get(volume) {
+                    self.parts.log.record_of_volume(EventKind::VolumeRemoved, local.name());
+                }
                 self.iscsi.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
                 self.release_throttled(cx, Some(volume));
@@ -110,6 +115,7 @@ impl Shard {
                 return self.request_for_control(cx, id, volume, request);
             }
             ControlRequest::Exports(exports) => {
+                self.parts.log.record(&Event::new(EventKind::ExportsChanged));
                 let old = self.replace_exports(cx, exports);
                 return self.recall_for_exports(cx, &old, id);
             }
@@ -153,7 +159,7 @@ impl Shard {
         let answer = if elsewhere {
             self.parts.volumes.submitted.submit_for_operator(volume, number, request)
         } else {
-            self.parts.volumes.request_from_owner(cx, volume, self.parts.id, number, request)
+            self.parts.request_from_owner(cx, volume, (self.parts.id, number), request)
         };
         if let Some(answer) = answer {
             self.requests.handle_answer(&mut self.parts.outbox, &answer);
@@ -213,6 +219,7 @@ impl Shard {
     }
 
     fn start_stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
+        self.parts.log.record(&Event::new(EventKind::Stop));
         let deadline = cx.now + grace;
         self.parts.stopping =
             Some(StopProgress { request: id, deadline, flushing: None, in_doubt: false, told: false });

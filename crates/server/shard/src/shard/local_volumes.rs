@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
+use flight_recorder::{Event, EventKind, TextField};
 use stream::{Tag, TimerQueue};
 use volume::{
     Ack, DiskId, DiskOp, Durability, Gate, IdSpace, Io, IoCompletion, IoId, Op, OperationTimes,
@@ -249,10 +250,17 @@ impl LocalVolumes {
                 let message = publication(volume, term, uuid, &update.view, update.notices.clone());
                 outbox.post(CONTROL_PLANE, Message::ToGateway(Box::new(message)));
             }
+            if update.drain {
+                let event = Event::new(EventKind::Fence).with_number(update.change.0);
+                log.record(&event.with_text(TextField::Volume, &name));
+            }
             let update = Arc::new(update);
             outbox.broadcast(|| Message::ViewUpdate(volume, update.clone()));
         }
         for answer in answers {
+            if let Err(refusal) = &answer.result {
+                log.record_refusal(&name, refusal);
+            }
             outbox.post(answer.to, Message::Answer(volume, answer));
         }
     }

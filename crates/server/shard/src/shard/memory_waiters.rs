@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use buf::Cx;
+use flight_recorder::{Event, EventKind};
 use volume::IoId;
 
 use super::Shard;
@@ -17,6 +18,8 @@ use super::protocol_front::ProtocolFront;
 #[derive(Debug, Default)]
 pub(super) struct MemoryWaiters {
     queue: VecDeque<AnyStep>,
+    /// The flight recorder has been told that there are some.
+    is_told: bool,
 }
 
 impl MemoryWaiters {
@@ -53,6 +56,12 @@ impl Shard {
     /// Lets those that wait have what has come back.
     pub(super) fn resume_memory_waiters(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut any = false;
+        let waits = !self.parts.memory_waiters.queue.is_empty();
+        if waits != self.parts.memory_waiters.is_told {
+            self.parts.memory_waiters.is_told = waits;
+            let kind = if waits { EventKind::MemoryWait } else { EventKind::MemoryFree };
+            self.parts.log.record(&Event::new(kind));
+        }
         while let Some(step) = self.parts.memory_waiters.queue.pop_front() {
             let without = match step {
                 AnyStep::Scsi(step) => {

@@ -31,8 +31,9 @@ use buf::{Cx, Errno, Time};
 use endpoint::{
     AcceptedSocket, Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId,
 };
+use flight_recorder::{Event, EventKind, FlightRecorder};
 use stream::{Received, RecvOp, SendOp, Tag};
-use volume::{DiskOp, RequestId, VolumeId, VolumeRequest};
+use volume::{DiskOp, RequestId, VolumeAnswer, VolumeId, VolumeRequest};
 
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::log::{Log, LogLine};
@@ -134,6 +135,21 @@ impl SharedParts {
         let home = self.volumes.home_of(volume);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, request));
     }
+
+    /// See [`LocalVolumes::request_from_owner`].
+    #[must_use]
+    fn request_from_owner(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: VolumeId,
+        (from, id): (ShardId, RequestId),
+        request: VolumeRequest,
+    ) -> Option<VolumeAnswer> {
+        if let Some(local) = self.volumes.get(volume) {
+            self.log.record_request(local.name(), &request);
+        }
+        self.volumes.request_from_owner(cx, volume, from, id, request)
+    }
 }
 
 impl Shard {
@@ -164,6 +180,13 @@ impl Shard {
             recalls: LoanRecalls::default(),
             requests: PendingRequests::default(),
         }
+    }
+
+    /// Has its events recorded from now on.
+    pub fn record_flight(&mut self, now: Time, recorder: FlightRecorder) {
+        self.parts.log.set_recorder(recorder);
+        self.parts.log.set_now(now);
+        self.parts.log.record(&Event::new(EventKind::Start));
     }
 
     /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
@@ -236,7 +259,7 @@ impl Shard {
             Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
             Message::Computed(remote) => self.remotes.handle_computed(remote),
             Message::VolumeRequest(volume, from, id, request) => {
-                if let Some(answer) = self.parts.volumes.request_from_owner(cx, volume, from, id, request) {
+                if let Some(answer) = self.parts.request_from_owner(cx, volume, (from, id), request) {
                     self.parts.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
@@ -252,6 +275,9 @@ impl Shard {
             }
             Message::BarrierReached(id) => self.requests.handle_barrier_reached(&mut self.parts.outbox, id),
             Message::Stored(volume, ticket, durable) => {
+                if !durable && let Some(local) = self.parts.volumes.get(volume) {
+                    self.parts.log.record_of_volume(EventKind::RecordNotSaved, local.name());
+                }
                 self.parts.volumes.handle_stored(cx, volume, ticket, durable)
             }
             Message::FromGateway(message) => self.handle_from_gateway(cx, *message),
@@ -276,6 +302,7 @@ impl Endpoint for Shard {
     type Message = Message;
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
+        self.parts.log.set_now(cx.now);
         match how {
             LinkArrival::Accepted(accepted) => self.accept_link(cx, link, accepted),
             LinkArrival::Moved(Message::Link(handoff)) => {
@@ -289,6 +316,7 @@ impl Endpoint for Shard {
     }
 
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        self.parts.log.set_now(cx.now);
         self.handle_shard_message(cx, message);
     }
 
@@ -312,6 +340,7 @@ impl Endpoint for Shard {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.parts.log.set_now(cx.now);
         self.parts.conns.handle_timeout(cx);
         self.parts.volumes.handle_timeout(cx);
         self.remotes.handle_timeout(cx);
@@ -323,6 +352,7 @@ impl Endpoint for Shard {
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.parts.log.set_now(cx.now);
         self.nvme.report_memory_left(cx, &mut self.parts.outbox);
         let mut worked = false;
         loop {

@@ -9,6 +9,7 @@ use volume::{
 use super::Shard;
 use super::local_volumes::STOP_FLUSH_ID;
 use super::protocol_front::ProtocolFront;
+use crate::log::Log;
 use crate::message::Message;
 
 impl Shard {
@@ -72,6 +73,11 @@ impl Shard {
             let mut ended = false;
             while let Some((done, times)) = self.parts.volumes.poll_done(volume) {
                 ended = true;
+                if Log::is_remarkable(cx.now, &done, times)
+                    && let Some(local) = self.parts.volumes.get(volume)
+                {
+                    self.parts.log.record_completion(local.name(), &done, times);
+                }
                 if done.id == STOP_FLUSH_ID {
                     self.handle_stop_flush_done(volume, done.result.is_ok());
                 } else {

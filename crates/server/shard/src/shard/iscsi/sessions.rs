@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{LinkDeparture, LinkId};
+use flight_recorder::{Event, EventKind, TextField};
 use iscsi::discovery::SendTargets;
 use iscsi::login::EstablishedConnection;
 use iscsi::negotiate::SessionType;
@@ -309,6 +310,10 @@ impl IscsiFront {
                     if task.function == TmfFunction::TARGET_COLD_RESET {
                         session.cold_reset = Some(tag);
                     }
+                    let event = Event::new(EventKind::TaskManagement)
+                        .with_number(u64::from_be_bytes(task.lun))
+                        .with_text(TextField::Cause, management_words(&what));
+                    parts.log.record(&event.with_text(TextField::Host, &session.initiator));
                     self.server.start_management(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
@@ -469,4 +474,19 @@ fn management_function(task: &TaskManagement) -> Option<ManagementFunction> {
         TmfFunction::QUERY_ASYNCHRONOUS_EVENT => ManagementFunction::QueryAsyncEvent(task.lun),
         _ => return None,
     })
+}
+
+fn management_words(function: &ManagementFunction) -> &'static str {
+    match function {
+        ManagementFunction::AbortTask { .. } => "abort task",
+        ManagementFunction::AbortTaskSet(_) => "abort task set",
+        ManagementFunction::ClearAca(_) => "clear ACA",
+        ManagementFunction::ClearTaskSet(_) => "clear task set",
+        ManagementFunction::LogicalUnitReset(_) => "logical unit reset",
+        ManagementFunction::TargetReset => "target reset",
+        ManagementFunction::NexusReset => "I_T nexus reset",
+        ManagementFunction::QueryTask { .. } => "query task",
+        ManagementFunction::QueryTaskSet(_) => "query task set",
+        ManagementFunction::QueryAsyncEvent(_) => "query asynchronous event",
+    }
 }
