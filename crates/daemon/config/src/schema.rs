@@ -50,7 +50,7 @@ pub const ROOT: Section = Section {
     keys: keys! {
         "node": "name", "none", "This machine's name, part of default target and subsystem names, so that the `demo` of two machines differ.";
         "oui": "six hexadecimal digits", "none", "Your IEEE OUI, for the EUI-64 and NGUID of namespaces, and for the NAA 6h name of logical units. Without it the former are zero, the UUID names a namespace, and the NAA is 3h (locally assigned). Setting it gives logical units another NAA: hosts may show them as new disks.";
-        "http": "address", "none", "Serve metrics at `http://ADDRESS/metrics` for Prometheus and OpenMetrics; see [watching.md](watching.md#metrics). `IP` or `IP:PORT`; the port is 9810 unless given. There is no authentication: use an address that only monitoring can reach.";
+        "http": "address", "none", "Serve a live page at `http://ADDRESS/`, and metrics at `http://ADDRESS/metrics` for Prometheus and OpenMetrics; see [watching.md](watching.md#the-live-page). `IP` or `IP:PORT`; the port is 9810 unless given. There is no authentication: use an address that only monitoring can reach.";
         "control_group": "group", "none", "The name (in /etc/group) or number of a group whose members may look at the daemon by its control socket (`list`, `show`, `status`, `top`), and change nothing. The daemon's user must be in it.";
         "volume": "[[volume]]", "none", "Volumes to serve.";
         "portal": "[[portal]]", "127.0.0.1:3260 for iSCSI, 127.0.0.1:4420 and :8009 for NVMe/TCP", "Addresses to listen on. If any is given, here or on the command line, the defaults do not apply.";

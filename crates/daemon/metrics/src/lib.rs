@@ -1,9 +1,10 @@
-//! Metrics of the daemon over HTTP, in the text format of Prometheus (0.0.4) and in OpenMetrics 1.0.
+//! What the daemon says over HTTP: metrics in the text format of Prometheus (0.0.4) and in OpenMetrics 1.0, and a live page.
 //!
 //! - [`exposition`]: the two text formats; nothing of the daemon.
 //! - [`families`]: which metrics there are, from the reports of the control plane.
 //! - [`request`]: what a client asks for, from its bytes.
-//! - [`server`]: the listener: GET and HEAD of `/metrics`, nothing else.
+//! - [`live`]: the page at `/`, and the numbers that it shows.
+//! - [`server`]: the listener: GET and HEAD of `/metrics`, `/` and `/live.json`, nothing else.
 //!
 //! Invariants: nothing that a client sends changes the daemon or is kept longer than its connection. Connections, bytes
 //! of a request and the time for each are bounded, and so is how often the shards are asked.
@@ -23,6 +24,7 @@
 
 pub mod exposition;
 pub mod families;
+pub mod live;
 pub mod request;
 pub mod server;
 

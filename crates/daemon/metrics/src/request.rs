@@ -13,8 +13,10 @@ const HEADERS_MAX: usize = 64;
 pub enum Resource {
     /// The metrics in this format; without the text itself (HEAD).
     Metrics(ExpositionFormat, bool),
-    /// The page that says where they are; without the text itself.
-    Index(bool),
+    /// The live page; without the text itself.
+    Page(bool),
+    /// The numbers that it shows, as JSON; without the text itself.
+    Live(bool),
 }
 
 /// Why a request is not answered.
@@ -36,7 +38,7 @@ impl BadRequest {
         match self {
             BadRequest::Malformed => ("400 Bad Request", "this is not an HTTP request\n"),
             BadRequest::Method => ("405 Method Not Allowed", "only GET and HEAD are allowed\n"),
-            BadRequest::NotFound => ("404 Not Found", "see /metrics\n"),
+            BadRequest::NotFound => ("404 Not Found", "see / and /metrics\n"),
             BadRequest::Host => {
                 ("421 Misdirected Request", "ask for this address by its number, or by the name localhost\n")
             }
@@ -71,7 +73,8 @@ pub fn parse(bytes: &[u8], is_loopback: bool) -> Result<Option<Resource>, BadReq
             let accept = field("accept").unwrap_or_default();
             Ok(Some(Resource::Metrics(preferred_format(&accept), head)))
         }
-        Some("/") => Ok(Some(Resource::Index(head))),
+        Some("/") => Ok(Some(Resource::Page(head))),
+        Some("/live.json") => Ok(Some(Resource::Live(head))),
         _ => Err(BadRequest::NotFound),
     }
 }
@@ -121,7 +124,8 @@ mod tests {
             asked("HEAD /metrics HTTP/1.1\r\nhost: [::1]:1\r\n\r\n"),
             Ok(Some(Resource::Metrics(ExpositionFormat::Prometheus, true)))
         );
-        assert_eq!(asked("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), Ok(Some(Resource::Index(false))));
+        assert_eq!(asked("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), Ok(Some(Resource::Page(false))));
+        assert_eq!(asked("GET /live.json HTTP/1.1\r\n\r\n"), Ok(Some(Resource::Live(false))));
         assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: loc"), Ok(None));
         assert_eq!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Err(BadRequest::Method));
         assert_eq!(asked("GET /../etc/passwd HTTP/1.1\r\n\r\n"), Err(BadRequest::NotFound));

@@ -17,6 +17,7 @@ use std::{
 
 use crate::{
     families,
+    live::{self, PAGE, PAGE_POLICY, Sample},
     request::{self, BadRequest, Resource},
 };
 use control::{RequestRefusal, report::ObservationReport};
@@ -31,8 +32,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How old an observation may be that is given again.
 const OBSERVATION_AGE_MAX: Duration = Duration::from_millis(500);
-
-const INDEX_PAGE: &str = "blockwire: metrics are at /metrics\n";
 
 /// Who knows what there is.
 pub trait ObservationSource: Send + Sync + 'static {
@@ -53,8 +52,17 @@ struct ServerState {
     source: Weak<dyn ObservationSource>,
     is_loopback: bool,
     connections: AtomicUsize,
-    latest: Mutex<Option<(Instant, Arc<ObservationReport>)>>,
+    looks: Mutex<Looks>,
 }
+
+/// The last two looks at the shards.
+#[derive(Default)]
+struct Looks {
+    latest: Option<Look>,
+    before: Option<Look>,
+}
+
+type Look = Sample<Arc<ObservationReport>>;
 
 impl MetricsListener {
     /// Binds an address.
@@ -82,7 +90,7 @@ impl MetricsListener {
             source: Arc::downgrade(source),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
             connections: AtomicUsize::new(0),
-            latest: Mutex::default(),
+            looks: Mutex::default(),
         });
         let ended = self.ended.clone();
         let accept = move || accept_clients(&socket, &shared, &ended);
@@ -160,25 +168,43 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
             return write_response(stream, status, (PLAIN_TEXT, more), text, false);
         }
     };
-    match asked {
-        Resource::Index(head) => write_response(stream, STATUS_OK, (PLAIN_TEXT, ""), INDEX_PAGE, head),
-        Resource::Metrics(format, head) => match shared.cached_observation() {
-            Ok(observed) => {
-                let text = families::render_metrics(&observed, format);
-                write_response(stream, STATUS_OK, (format.content_type(), ""), &text, head)
-            }
-            Err(why) => {
-                let text = format!("{}\n", why.message);
-                write_response(
-                    stream,
-                    "503 Service Unavailable",
-                    (PLAIN_TEXT, "Retry-After: 1\r\n"),
-                    &text,
-                    head,
-                )
-            }
-        },
+    let (rendered, head) = match asked {
+        Resource::Page(head) => {
+            let fields = format!(
+                "Content-Security-Policy: {PAGE_POLICY}\r\nReferrer-Policy: no-referrer\r\n\
+                 Cross-Origin-Resource-Policy: same-origin\r\n"
+            );
+            return write_response(stream, STATUS_OK, ("text/html; charset=utf-8", &fields), PAGE, head);
+        }
+        Resource::Metrics(format, head) => {
+            let rendered = shared
+                .look()
+                .map(|(now, _)| (format.content_type(), families::render_metrics(&now.seen, format)));
+            (rendered, head)
+        }
+        Resource::Live(head) => {
+            (shared.look().and_then(|(now, before)| render_live_look(&now, before.as_ref())), head)
+        }
+    };
+    match rendered {
+        Ok((content_type, text)) => {
+            let fields = "Cross-Origin-Resource-Policy: same-origin\r\n";
+            write_response(stream, STATUS_OK, (content_type, fields), &text, head)
+        }
+        Err(why) => {
+            let text = format!("{}\n", why.message);
+            write_response(stream, "503 Service Unavailable", (PLAIN_TEXT, "Retry-After: 1\r\n"), &text, head)
+        }
     }
+}
+
+fn render_live_look(now: &Look, before: Option<&Look>) -> Result<(&'static str, String), RequestRefusal> {
+    let of = |look: &'_ Look| (look.when, look.processor);
+    let sample = |((when, processor), seen)| Sample { when, processor, seen };
+    let before = before.map(|before| sample((of(before), &*before.seen)));
+    let text = live::render_live(&sample((of(now), &*now.seen)), before.as_ref())
+        .map_err(|why| RequestRefusal::new(control::RefusalCode::Failed, why.to_string()))?;
+    Ok(("application/json", text))
 }
 
 const STATUS_OK: &str = "200 OK";
@@ -249,20 +275,27 @@ fn write_until(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Resu
 }
 
 impl ServerState {
-    /// What there is now, or was a moment ago.
-    fn cached_observation(&self) -> Result<Arc<ObservationReport>, RequestRefusal> {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((when, observed)) = &*latest
-            && when.elapsed() < OBSERVATION_AGE_MAX
+    /// What there is now, or was a moment ago; and the look before.
+    fn look(&self) -> Result<(Look, Option<Look>), RequestRefusal> {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(latest) = &looks.latest
+            && latest.when.elapsed() < OBSERVATION_AGE_MAX
         {
-            return Ok(observed.clone());
+            return Ok((latest.clone(), looks.before.clone()));
         }
         let stopping = || RequestRefusal::new(control::RefusalCode::Unavailable, "the daemon is stopping");
         let source = self.source.upgrade().ok_or_else(stopping)?;
-        let observed = Arc::new(source.observe()?);
-        *latest = Some((Instant::now(), observed.clone()));
-        Ok(observed)
+        let seen = Arc::new(source.observe()?);
+        let latest = Sample { when: Instant::now(), processor: processor_time(), seen };
+        looks.before = looks.latest.replace(latest.clone());
+        Ok((latest, looks.before.clone()))
     }
+}
+
+/// Processor time of this process, of all its threads.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub struct ServeArgs {
     /// Address to serve only NVMe/TCP discovery on; may be repeated [likewise: 127.0.0.1:8009]
     #[arg(long, value_name = "ADDR", value_parser = network::parse_discovery_address)]
     pub nvme_discovery: Vec<std::net::SocketAddr>,
-    /// Serve metrics for Prometheus at http://ADDR/metrics, IP or IP:PORT [port 9810 unless given]
+    /// Serve a live page at http://ADDR/ and metrics for Prometheus at http://ADDR/metrics, IP or IP:PORT [port 9810 unless given]
     #[arg(long, value_name = "ADDR", value_parser = network::parse_http_address)]
     pub http: Option<std::net::SocketAddr>,
     /// Control socket [default: /run/blockwire/control.sock]

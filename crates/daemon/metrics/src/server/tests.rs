@@ -136,3 +136,26 @@ fn shards_that_do_not_answer_are_told_of_and_the_end_of_the_daemon_too() {
     }
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
 }
+
+#[test]
+fn the_page_has_its_policy_and_its_numbers() {
+    let source = Arc::default();
+    let listener = start(&source);
+    let page = ask(&listener, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let (fields, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(fields.contains("Content-Type: text/html; charset=utf-8\r\n"), "{fields}");
+    assert!(fields.contains("Content-Security-Policy: default-src 'none'; connect-src 'self'; "), "{fields}");
+    assert!(fields.contains("X-Content-Type-Options: nosniff"), "{fields}");
+    assert_eq!(body, PAGE);
+    let numbers = |answer: String| -> serde_json::Value {
+        let (fields, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(fields.contains("Content-Type: application/json\r\n"), "{fields}");
+        serde_json::from_str(body).unwrap()
+    };
+    let first = numbers(ask(&listener, b"GET /live.json HTTP/1.1\r\n\r\n"));
+    assert!(first["interval_seconds"].is_null());
+    thread::sleep(OBSERVATION_AGE_MAX);
+    let second = numbers(ask(&listener, b"GET /live.json HTTP/1.1\r\n\r\n"));
+    assert!(second["interval_seconds"].as_f64().unwrap() >= 0.5, "{second}");
+    assert_eq!(second["volumes"]["rows"][0]["name"], "data");
+}
