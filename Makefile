@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page snapshot ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -26,6 +26,7 @@ help:
 	@echo "make eval-reports the reports of docs/eval as pages with charts, from their records"
 	@echo "make eval-look    a report in a browser: light, dark, phone, print; its charts have data (LOOK=record)"
 	@echo "make page         the live page of a daemon under load in a browser: opened, clicked, light, dark, phone"
+	@echo "make snapshot     snapshots and clones on an XFS and a btrfs of their own (needs root)"
 	@echo "make fio-engine   FIO=DIRECTORY: an engine for the fio of that source tree; see docs/fio.md"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
@@ -119,6 +120,9 @@ eval-reports:
 
 eval-look:
 	@tests/eval-look.sh $(LOOK)
+
+snapshot:
+	@tests/snapshot.sh
 
 page:
 	@tests/test.sh build

@@ -2,7 +2,7 @@
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
 # Groups: build clients ceph attach crash database dbench experiments capi capture papers eval files generator guest fio uml tgt istgt spdk ssh lint
-# browser metrics deb deb-test
+# browser reflink metrics deb deb-test
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -140,6 +140,10 @@ for group in "$@"; do
     needs man man-db
     ;;
   browser) needs chromium chromium ;;
+  reflink)
+    needs mkfs.xfs xfsprogs
+    needs mkfs.btrfs btrfs-progs
+    ;;
   metrics) needs promtool prometheus ;;
   lint)
     needs shellcheck shellcheck

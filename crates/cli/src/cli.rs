@@ -286,6 +286,8 @@ mod tests {
             "volume create a=ram:1M",
             "volume delete a --force",
             "volume resize a 2G",
+            "volume snapshot a b.img",
+            "volume clone a b b.img --json",
             "volume set a --read-only on",
             "subsystem list --json",
             "subsystem show a",

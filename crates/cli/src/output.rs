@@ -25,6 +25,9 @@ pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
         Answer::Volumes(volumes) => volume_table(terminal, volumes),
         Answer::Volume(volume) => volume_card(terminal, volume),
         Answer::Deleted(volume) => DisplayText::escaped(&deleted_message(volume)),
+        Answer::Snapshot(one) => {
+            DisplayText::escaped(&format!("{} has what volume \"{}\" has now\n", one.file, one.volume))
+        }
         Answer::Subsystems(list) => access::subsystem_table(terminal, list),
         Answer::Subsystem(one) => access::subsystem_card(terminal, one),
         Answer::Hosts(list) => access::host_table(terminal, list),
@@ -71,6 +74,7 @@ pub fn answer_json(answer: &Answer) -> String {
     let value = match answer {
         Answer::Volumes(list) => serde_json::to_value(list),
         Answer::Volume(volume) | Answer::Deleted(volume) => serde_json::to_value(volume),
+        Answer::Snapshot(one) => serde_json::to_value(one),
         Answer::Subsystems(list) => serde_json::to_value(list),
         Answer::Subsystem(one) => serde_json::to_value(one),
         Answer::Hosts(list) => serde_json::to_value(list),

@@ -176,10 +176,11 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
 
 /// The daemon has a current directory of its own: ours is meant.
 fn absolute(file: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
-    let absolute = |file: PathBuf| {
-        std::path::absolute(&file).map_err(|why| Failure::failed(format!("{}: {why}", file.display())))
-    };
-    file.map(absolute).transpose()
+    file.map(absolute_path).transpose()
+}
+
+fn absolute_path(file: PathBuf) -> Result<PathBuf, Failure> {
+    std::path::absolute(&file).map_err(|why| Failure::failed(format!("{}: {why}", file.display())))
 }
 
 fn reservation_request(verb: ReservationVerb) -> (DaemonArgs, Request) {
@@ -224,6 +225,12 @@ fn volume_request(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
         VolumeVerb::Set { name, read_only: None, limits, daemon } => {
             let VolumeLimitArgs { iops_limit, iops_burst, bandwidth_limit, bandwidth_burst } = limits;
             (daemon, Request::VolumeLimit { name, iops_limit, iops_burst, bandwidth_limit, bandwidth_burst })
+        }
+        VolumeVerb::Snapshot { name, file, daemon } => {
+            (daemon, Request::VolumeSnapshot { name, file: absolute_path(file)? })
+        }
+        VolumeVerb::Clone { name, clone, file, daemon } => {
+            (daemon, Request::VolumeClone { name, clone, file: absolute_path(file)? })
         }
         VolumeVerb::Resize { name, size, shrink, daemon } => {
             (daemon, Request::VolumeResize { name, size_bytes: size, shrink })

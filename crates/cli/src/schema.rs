@@ -53,9 +53,17 @@ fn add<T: JsonSchema>(verbs: &mut Map<String, Value>, generator: &mut SchemaGene
 
 fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenerator) {
     add::<Vec<report::VolumeReport>>(verbs, generator, &["volume list"]);
-    let volume =
-        ["volume show", "volume create", "volume delete", "volume retry", "volume set", "volume resize"];
+    let volume = [
+        "volume show",
+        "volume create",
+        "volume clone",
+        "volume delete",
+        "volume retry",
+        "volume set",
+        "volume resize",
+    ];
     add::<report::VolumeReport>(verbs, generator, &volume);
+    add::<report::SnapshotReport>(verbs, generator, &["volume snapshot"]);
     add::<Vec<report::TargetReport>>(verbs, generator, &["target list"]);
     add::<report::TargetReport>(verbs, generator, &["target show"]);
     add::<Vec<report::SubsystemReport>>(verbs, generator, &["subsystem list"]);

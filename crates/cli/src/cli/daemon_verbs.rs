@@ -23,6 +23,15 @@ const LATENCY_HELP: &str = "\
   backend  with what stores the blocks
   send     from its answer to the moment when the socket has taken all of it";
 
+const SNAPSHOT_HELP: &str = "\
+The file has all that was answered to hosts of either protocol before, as of one moment, as if the power had failed then: \
+flush or freeze file systems on the hosts (fsfreeze) for more. Reservations, bad blocks and the identity of the volume are \
+not part of it. Where files cannot share blocks, it is refused: `blockwire copy` copies a volume.
+
+Examples:
+  blockwire volume snapshot vm7 /srv/blockwire/vm7-monday.img
+  blockwire volume clone vm7 vm7-test /srv/blockwire/vm7-test.img";
+
 /// Verbs of `volume`.
 #[derive(Debug, Subcommand)]
 pub enum VolumeVerb {
@@ -68,6 +77,31 @@ pub enum VolumeVerb {
     Retry {
         /// The volume
         name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
+    /// Make a file that has what a volume has at this moment; it shares its blocks, so it takes no time and no space (XFS,
+    /// btrfs)
+    #[command(after_help = SNAPSHOT_HELP)]
+    Snapshot {
+        /// The volume; it lies in a file
+        name: String,
+        /// The file to make, on the file system of the volume's file
+        file: PathBuf,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
+    /// Take a snapshot of a volume, and serve it as another volume
+    #[command(after_help = SNAPSHOT_HELP)]
+    Clone {
+        /// The volume; it lies in a file
+        name: String,
+        /// The name of the new volume
+        clone: String,
+        /// The file to make, on the file system of the volume's file
+        file: PathBuf,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,

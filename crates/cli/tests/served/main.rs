@@ -29,6 +29,7 @@ mod raw_commands;
 mod refused;
 mod remote;
 mod sandbox;
+mod snapshot;
 mod stripe;
 mod tls;
 mod verbs;

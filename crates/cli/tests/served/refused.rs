@@ -375,7 +375,16 @@ fn a_volume_verb_that_is_refused_changes_nothing() {
     let striped = format!("stripe:file:{}+file:{}", legs[0].display(), legs[1].display());
     let striped = stage.run(&format!("volume create striped={striped}"));
     assert!(striped.status.success(), "{}", String::from_utf8_lossy(&striped.stderr));
+    let taken_file = format!("volume snapshot kept {}/source.img", stage.work.display());
+    let taken_name = format!("volume clone kept a {}/new.img", stage.work.display());
     stage.refuses(&[
+        (&taken_file, 1, "exists"),
+        (&taken_name, 1, "\"a\""),
+        ("volume snapshot a work/new.img", 1, "is in no file"),
+        ("volume snapshot nobody work/new.img", 21, "nobody"),
+        ("volume clone striped twin work/new.img", 1, "is a stripe"),
+        ("volume clone nobody twin work/new.img", 21, "nobody"),
+        ("volume snapshot kept work/none/new.img", 1, "none/new.img"),
         (&alias, 1, "already open"),
         (&taken, 1, "kept"),
         (&grown, 1, "\"a\""),

@@ -41,6 +41,12 @@ impl AuditedChange {
             Request::VolumeResize { name, size_bytes, .. } => {
                 of("volume resize", name, volume(name, size_text), Some(format!("{size_bytes} bytes")))
             }
+            Request::VolumeSnapshot { name, file } => {
+                of("volume snapshot", name, None, Some(file.display().to_string()))
+            }
+            Request::VolumeClone { name, clone, file } => {
+                of("volume clone", name, None, Some(format!("{clone} in {}", file.display())))
+            }
             Request::VolumeProtect { name, on } => {
                 of("volume set", name, volume(name, protection_text), Some(read_only_text(*on)))
             }

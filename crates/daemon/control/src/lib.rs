@@ -36,9 +36,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     report::{
         AttachmentReport, ConnectionReport, HostBlockReport, HostReport, ObservationReport,
-        ReservationReport, SessionReport, ShardReport, StatusReport, SubsystemReport, TargetReport,
-        TargetSettingsReport, TargetSwitchReport, VolumePathReport, VolumeReport, line::LineReport,
-        plan::PlanReport,
+        ReservationReport, SessionReport, ShardReport, SnapshotReport, StatusReport, SubsystemReport,
+        TargetReport, TargetSettingsReport, TargetSwitchReport, VolumePathReport, VolumeReport,
+        line::LineReport, plan::PlanReport,
     },
     secret_bytes::SecretBytes,
     secret_url::SecretUrl,
@@ -102,6 +102,22 @@ pub enum Request {
         size_bytes: u64,
         /// Also if it gets smaller.
         shrink: bool,
+    },
+    /// Make a file that has what a volume has now, and shares its blocks.
+    VolumeSnapshot {
+        /// Its name.
+        name: String,
+        /// The file, which must not exist. Relative paths have no meaning here.
+        file: PathBuf,
+    },
+    /// Make such a file, and serve it as a volume of its own.
+    VolumeClone {
+        /// The name of the volume that is cloned.
+        name: String,
+        /// The name of the new volume.
+        clone: String,
+        /// As in [`Request::VolumeSnapshot`].
+        file: PathBuf,
     },
     /// Forbid writes to a volume, or allow them.
     VolumeProtect {
@@ -313,6 +329,8 @@ pub enum Answer {
     Volume(VolumeReport),
     /// A volume is no longer served.
     Deleted(VolumeReport),
+    /// A snapshot of a volume was taken.
+    Snapshot(SnapshotReport),
     /// All subsystems.
     Subsystems(Vec<SubsystemReport>),
     /// One subsystem.
@@ -444,6 +462,8 @@ impl Request {
             | Request::VolumeDelete { .. }
             | Request::VolumeRetry { .. }
             | Request::VolumeResize { .. }
+            | Request::VolumeSnapshot { .. }
+            | Request::VolumeClone { .. }
             | Request::VolumeProtect { .. }
             | Request::VolumeLimit { .. }
             | Request::PathSet { .. }

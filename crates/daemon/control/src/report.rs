@@ -69,6 +69,17 @@ pub struct VolumeReport {
     pub warnings: Vec<String>,
 }
 
+/// A snapshot of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SnapshotReport {
+    /// The volume.
+    pub volume: String,
+    /// The file that has what it had.
+    pub file: String,
+    /// The size of the volume then.
+    pub size_bytes: u64,
+}
+
 /// A volume that is not served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedVolumeReport {

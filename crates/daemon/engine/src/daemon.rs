@@ -15,6 +15,7 @@ mod locks;
 mod observation;
 mod resize;
 mod sessions;
+mod snapshot;
 mod targets;
 mod volume_reports;
 mod volumes;
@@ -361,6 +362,12 @@ impl ControlService for Daemon {
             Request::VolumeRetry { name } => Answer::Volume(self.volumes.retry(&name)?),
             Request::VolumeResize { name, size_bytes, shrink } => {
                 Answer::Volume(self.volumes.resize(&name, size_bytes, shrink)?)
+            }
+            Request::VolumeSnapshot { name, file } => {
+                Answer::Snapshot(self.volumes.snapshot_volume(&name, &file)?)
+            }
+            Request::VolumeClone { name, clone, file } => {
+                Answer::Volume(self.volumes.clone_volume(&name, &clone, &file)?)
             }
             Request::TargetList => Answer::Targets(self.target_reports()?),
             Request::TargetShow { name } => Answer::Target(self.target_report_by_name(&name)?),

@@ -13,6 +13,8 @@ const WRITING: &[(&str, &str)] = &[
     ("volume delete", "a_volume_verb_that_is_refused_changes_nothing"),
     ("volume retry", "a_volume_verb_that_is_refused_changes_nothing"),
     ("volume set", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume snapshot", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume clone", "a_volume_verb_that_is_refused_changes_nothing"),
     ("volume resize", "a_volume_verb_that_is_refused_changes_nothing"),
     ("host key", "load_that_is_refused_writes_nothing"),
     ("import", "load_that_is_refused_writes_nothing"),

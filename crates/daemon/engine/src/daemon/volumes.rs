@@ -506,7 +506,7 @@ impl ServedState {
     }
 
     /// Refuses a name in use by any volume, served or not.
-    fn refuse_used_name(&self, name: &str) -> Result<(), RequestRefusal> {
+    pub(super) fn refuse_used_name(&self, name: &str) -> Result<(), RequestRefusal> {
         match self.volume_report(name) {
             Ok(_) => Err(RequestRefusal::new(
                 RefusalCode::Conflict,
