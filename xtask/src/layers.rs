@@ -48,7 +48,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "core/buf", on: "", foreign: Only(&["libc", "smallvec", "rand_chacha"]) },
     Layer { directory: "core/flight-recorder", on: "buf", foreign: Only(&[]) },
     Layer { directory: "core/stream", on: "buf", foreign: Only(&["smallvec", "serde", "postcard"]) },
-    Layer { directory: "core/volume", on: "buf", foreign: Only(&[]) },
+    Layer { directory: "core/volume", on: "buf", foreign: Only(&["serde"]) },
     Layer { directory: "core/endpoint", on: "buf stream volume", foreign: Only(&[]) },
     Layer { directory: "core/backends", on: "buf endpoint stream volume", foreign: Only(&[]) },
     Layer { directory: "protocol/scsi", on: "", foreign: Only(&[]) },
@@ -64,9 +64,9 @@ const TABLE: &[Layer] = &[
         on: "buf nvme stream tls",
         foreign: Only(&["smallvec", "serde", "zerocopy"]),
     },
-    Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&[]) },
+    Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&["serde"]) },
     Layer { directory: "server/group", on: "buf volume", foreign: Only(&[]) },
-    Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["zerocopy"]) },
+    Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["serde", "zerocopy"]) },
     Layer {
         directory: "server/shard",
         on: "buf endpoint flight-recorder group iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls \

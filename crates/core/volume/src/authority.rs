@@ -18,7 +18,7 @@ use crate::reservation::Action;
 use crate::view::{HostWriteProtection, View, VolumeState};
 
 /// How many nexuses can prevent the removal of the medium: more than sessions are let in.
-const REMOVAL_PREVENTERS_MAX: usize = 16384;
+pub(crate) const REMOVAL_PREVENTERS_MAX: usize = 16384;
 
 /// A volume as its home core knows it.
 #[derive(Clone, Debug)]
@@ -69,6 +69,16 @@ impl VolumeAuthority {
             ..(*View::without_reservations(geometry)).clone()
         });
         VolumeAuthority { facts, view, preventing: BTreeSet::new() }
+    }
+
+    /// The same volume as another process has left it.
+    pub(crate) fn with_running_state(self, view: View, preventing: BTreeSet<Arc<Identity>>) -> Self {
+        VolumeAuthority { view, preventing, ..self }
+    }
+
+    /// Who prevents the removal of the medium.
+    pub(crate) fn removal_preventers(&self) -> impl Iterator<Item = &Arc<Identity>> {
+        self.preventing.iter()
     }
 
     /// What it says of itself.

@@ -76,7 +76,7 @@ pub use io::{
     Outcome, Refusal, SanitizeKind, Span, UnservableReason,
 };
 pub use notice::{Notice, NoticeCause, NoticeReceivers};
-pub use owner::{REQUESTS_MAX, VolumeOwner};
+pub use owner::{REQUESTS_MAX, RunningVolume, RunningVolumeError, VolumeNotIdle, VolumeOwner};
 pub use owner_messages::{
     AbortScope, Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
 };

@@ -12,6 +12,7 @@
 //!   never `Ok`.
 
 mod request_queue;
+mod running;
 mod thin_threshold;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::view::View;
 
 pub use request_queue::REQUESTS_MAX;
 use request_queue::{QueuedRequest, RequestQueue};
+pub use running::{RunningVolume, RunningVolumeError, VolumeNotIdle};
 use thin_threshold::ThinThreshold;
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.

@@ -96,6 +96,11 @@ impl SharedGateState {
         self.0.sync_failed.store(false, Ordering::Release);
     }
 
+    /// A sync has failed in the process that served the volume before.
+    pub(crate) fn carry_sync_failure(&self) {
+        self.0.sync_failed.store(true, Ordering::Release);
+    }
+
     /// Notes that a sync has failed; whether it is the first one, over all cores.
     pub(crate) fn note_sync_failure(&self) -> bool {
         !self.0.sync_failed.swap(true, Ordering::AcqRel)

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::auth::{
-    AuthState, ConcatenationPolicy, ControllerAuthenticator as Machine, Credentials, DhchapPolicy,
+    AuthState, ConcatenationPolicy, ControllerAuthenticator as Machine, Credentials, DhGroup, DhchapPolicy,
+    Hash,
 };
 
 use crate::key::{CommandKey, ComputeId};
@@ -78,6 +79,12 @@ impl QueueAuthentication {
         };
         let proven = !required;
         Some(QueueAuthentication { machine, waiting: None, deadline: None, proven, cost: false })
+    }
+
+    /// The host has authenticated in another process, by this method.
+    pub(crate) fn set_authenticated(&mut self, method: Option<(Hash, DhGroup)>) {
+        self.machine.restore_authenticated(method);
+        (self.proven, self.deadline) = (true, None);
     }
 
     /// Whether commands are served.

@@ -35,6 +35,7 @@ mod key;
 mod queue;
 mod queue_message;
 mod server;
+mod snapshot;
 mod spec;
 mod status;
 mod step;
@@ -50,6 +51,9 @@ pub use queue_message::{
     CommandFailure, ControllerEvent, FAILURES_MAX, QueueCounters, QueueMessage, QueueReport,
 };
 pub use server::Server;
+pub use snapshot::{
+    AssociationRestoreError, AssociationSaveRefusal, ControllerSnapshot, ServerQueueSnapshot,
+};
 pub use spec::{
     ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity, IoQueueConnect,
     KeepAliveLimits, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,

@@ -93,8 +93,8 @@ pub(crate) struct Queue {
     /// When the first of its live commands came, if there is one.
     busy_since: Time,
     /// The latest failures, oldest first, and how many there were, since the last report.
-    failures: VecDeque<CommandFailure>,
-    failed: u64,
+    pub(crate) failures: VecDeque<CommandFailure>,
+    pub(crate) failed: u64,
     /// The first half of a fused pair whose second must be the next command.
     pub(crate) half: Option<u32>,
     /// It is gone when its last command has ended.

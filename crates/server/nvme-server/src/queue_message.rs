@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use nvme::Status;
+use serde::{Deserialize, Serialize};
 use volume::Time;
 
 use crate::spec::NamespaceEntry;
@@ -95,7 +96,7 @@ pub struct QueueReport {
 pub const FAILURES_MAX: usize = 64;
 
 /// What a queue has done for its host; the controller's SMART log is the sum of its I/O queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueCounters {
     /// Read, Compare and Verify commands that succeeded.
     pub reads: u64,

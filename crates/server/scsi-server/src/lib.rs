@@ -30,6 +30,7 @@ mod exec;
 mod nexus;
 mod pending_functions;
 mod server;
+mod snapshot;
 mod status;
 mod step;
 mod task;
@@ -42,6 +43,7 @@ mod unit_attention;
 
 pub use nexus::{CopyVolume, InquiryProduct, LunEntry, NexusSpec, TargetPort};
 pub use server::Server;
+pub use snapshot::{NexusRestoreError, NexusSnapshot};
 pub use step::{
     DeviceStep, ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey,
 };

@@ -92,6 +92,11 @@ impl PendingFunctions {
         });
     }
 
+    /// Whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// A function is not waited for any more.
     pub(crate) fn remove_function(&mut self, function: TaskKey) {
         self.pending.retain(|pending| pending.function != function);

@@ -65,7 +65,7 @@ impl Server {
         self.context.insert_nexus(NexusState::new(spec, luns))
     }
 
-    fn new_lun_state(&mut self) -> LunState {
+    pub(crate) fn new_lun_state(&mut self) -> LunState {
         self.lun_serial = self.lun_serial.wrapping_add(1);
         LunState::new(self.lun_serial)
     }

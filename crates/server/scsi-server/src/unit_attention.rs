@@ -43,6 +43,22 @@ impl UnitAttentions {
         }
     }
 
+    /// All that wait, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AdditionalSenseCode> + '_ {
+        self.pending.iter().copied().flatten()
+    }
+
+    /// These, oldest first; `None`: more than can wait, or one twice.
+    pub(crate) fn from_codes(codes: &[u16]) -> Option<Self> {
+        let mut pending = [None; PENDING_MAX];
+        for (at, code) in codes.iter().enumerate() {
+            let code = Some(AdditionalSenseCode(*code));
+            let twice = pending.contains(&code);
+            *pending.get_mut(at).filter(|_| !twice)? = code;
+        }
+        Some(UnitAttentions { pending })
+    }
+
     /// The oldest, left where it is.
     pub fn peek_oldest(&self) -> Option<AdditionalSenseCode> {
         self.pending[0]

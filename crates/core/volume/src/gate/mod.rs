@@ -141,6 +141,11 @@ impl Gate {
         }
     }
 
+    /// What it shares with the gates of other cores.
+    pub fn shared_state(&self) -> &SharedGateState {
+        &self.shared
+    }
+
     /// What this core believes of the volume.
     pub fn view(&self) -> &View {
         &self.view

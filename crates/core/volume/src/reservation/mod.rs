@@ -10,6 +10,7 @@
 
 mod action;
 pub(crate) mod persistence;
+mod running;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::io::CommandClass;
 use crate::requester::Identity;
 
 pub use action::{Action, ActionEffect, RegisterMode, RegistrationRequest};
+pub(crate) use running::{IdentityBody, ReservationsBody};
 
 /// How many registrations a volume keeps (one per initiator port and target port, or per host): a
 /// cluster of 64 nodes with 16 paths each. The state file stays below 512 KiB.

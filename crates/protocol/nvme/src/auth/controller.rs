@@ -171,6 +171,13 @@ impl ControllerAuthenticator {
         self
     }
 
+    /// The host of a queue that was restored has authenticated in another process, by this method. It may authenticate
+    /// again.
+    pub fn restore_authenticated(&mut self, method: Option<(Hash, DhGroup)>) {
+        self.authenticated = true;
+        self.method = method;
+    }
+
     /// The PSK that a host's reply has generated, once: it has proved that it has its key, and is still to be told so.
     /// Void if the transaction fails.
     pub fn take_psk(&mut self) -> Option<(Concatenation, GeneratedPsk)> {

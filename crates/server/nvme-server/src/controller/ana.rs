@@ -16,8 +16,8 @@ pub(crate) const TRANSITION_SECONDS: u8 = 30;
 /// The groups that a host sees, with the counts of their changes.
 #[derive(Debug, Default)]
 pub(crate) struct AnaGroups {
-    changes: u64,
-    groups: Vec<AnaGroup>,
+    pub(crate) changes: u64,
+    pub(crate) groups: Vec<AnaGroup>,
 }
 
 impl AnaGroups {

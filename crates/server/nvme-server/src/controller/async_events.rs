@@ -9,6 +9,11 @@ use nvme::log::LogPageId;
 /// How many Asynchronous Event Requests may wait (AERL + 1).
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 
+/// How many changed namespaces are noted: one more than the log lists.
+pub(crate) const CHANGED_MAX: usize = 1025;
+/// The bits of all kinds of events.
+pub(crate) const EVENT_KIND_BITS: u8 = 0b1111;
+
 /// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AsyncEventKind {
@@ -57,12 +62,12 @@ pub(crate) struct AsyncEvents {
     /// Feature 0Bh.
     pub(crate) configuration: u32,
     /// Kinds that have happened and were not told.
-    pending: u8,
+    pub(crate) pending: u8,
     /// Kinds that were told, and whose log was not read yet.
-    masked: u8,
+    pub(crate) masked: u8,
     /// Namespaces that changed since the log was read, ascending. Stops growing at 1,025: then the
     /// log says that there are too many.
-    changed: Vec<u32>,
+    pub(crate) changed: Vec<u32>,
 }
 
 impl AsyncEvents {
@@ -94,7 +99,7 @@ impl AsyncEvents {
     pub(crate) fn note_changed_namespaces(&mut self, nsids: &[u32]) {
         for &nsid in nsids {
             if let Err(at) = self.changed.binary_search(&nsid)
-                && self.changed.len() <= 1024
+                && self.changed.len() < CHANGED_MAX
             {
                 self.changed.insert(at, nsid);
             }

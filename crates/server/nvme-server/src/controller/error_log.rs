@@ -15,9 +15,9 @@ pub(crate) const ERROR_LOG_ENTRIES: usize = FAILURES_MAX;
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
     /// Newest last, with the number of each and its queue.
-    entries: VecDeque<(u64, u16, CommandFailure)>,
+    pub(crate) entries: VecDeque<(u64, u16, CommandFailure)>,
     /// How many there ever were.
-    count: u64,
+    pub(crate) count: u64,
 }
 
 impl ErrorLog {

@@ -57,7 +57,7 @@ pub(crate) struct Controller {
     pub(crate) granted: u16,
     pub(crate) members: Vec<JoinedQueue>,
     /// The queue slot that was given last to a queue that had something to prove.
-    last_queue_slot: u16,
+    pub(crate) last_queue_slot: u16,
     /// Admin commands that wait: at most as many as the admin queue has entries.
     pub(crate) waiting: Vec<WaitingCommand>,
     /// Counts questions to queues.
@@ -71,11 +71,11 @@ pub(crate) struct Controller {
     /// When an I/O queue was lost that ends the association.
     pub(crate) lost: Option<Time>,
     /// The time under which it stands among the timers.
-    armed: Option<Time>,
+    pub(crate) armed: Option<Time>,
     /// It is to end, and why.
     pub(crate) ending: Option<ControllerEnd>,
     /// The admin queue is gone.
-    admin_gone: bool,
+    pub(crate) admin_gone: bool,
     pub(crate) events: AsyncEvents,
     pub(crate) errors: ErrorLog,
     pub(crate) features: FeatureValues,
@@ -87,7 +87,7 @@ pub(crate) struct Controller {
 
 /// How many queues a controller knows at most, those that prove nothing among them: eight for each
 /// identifier. The composition lets far fewer strangers in.
-const KNOWN_QUEUES_MAX: usize = 8 * QUEUES_MAX as usize;
+pub(crate) const KNOWN_QUEUES_MAX: usize = 8 * QUEUES_MAX as usize;
 
 /// An I/O queue of a controller.
 #[derive(Clone, Copy, Debug)]
@@ -143,9 +143,9 @@ pub(crate) enum AdminWait {
 /// The controllers of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
-    here: HashMap<u16, Controller>,
+    pub(crate) here: HashMap<u16, Controller>,
     timers: BTreeSet<(Time, ControllerTimer)>,
-    associations: u64,
+    pub(crate) associations: u64,
     requests: u64,
     lists: u64,
     /// Who waits for the end of a controller of this shard.

@@ -12,7 +12,7 @@ use crate::context::ExecContext;
 use crate::step::Step;
 
 /// How many reservation notices wait for a host; the log counts beyond, and the oldest go.
-const NOTICES_MAX: usize = 255;
+pub(crate) const NOTICES_MAX: usize = 255;
 
 /// The reservation notification log of a controller (NVMe Base §5.16.1.24): a page shows the oldest
 /// notice that was not read, and how many more there are.
@@ -23,10 +23,10 @@ const NOTICES_MAX: usize = 255;
 #[derive(Debug)]
 pub(crate) struct ReservationNoticeLog {
     /// Number, kind and namespace of each, oldest first.
-    queue: VecDeque<(u64, ReservationNotice, u32)>,
-    count: u64,
+    pub(crate) queue: VecDeque<(u64, ReservationNotice, u32)>,
+    pub(crate) count: u64,
     /// The page as a host last began to read it.
-    shown: [u8; PAGE_LEN],
+    pub(crate) shown: [u8; PAGE_LEN],
 }
 
 impl Default for ReservationNoticeLog {
@@ -36,7 +36,7 @@ impl Default for ReservationNoticeLog {
 }
 
 /// Length of the page.
-const PAGE_LEN: usize = 64;
+pub(crate) const PAGE_LEN: usize = 64;
 /// The page when there is no notice: all zeroes.
 const EMPTY_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 
@@ -146,7 +146,7 @@ impl Controllers {
     }
 
     /// Looks whether the path states that a controller shows have changed.
-    pub(super) fn refresh_ana_groups(&mut self, context: &mut ExecContext, cntlid: u16) {
+    pub(crate) fn refresh_ana_groups(&mut self, context: &mut ExecContext, cntlid: u16) {
         let Some(controller) = self.find(cntlid) else { return };
         let states = ana::ana_groups(context, &controller.namespaces, controller.spec.nexus.port);
         let Some(controller) = self.find_mut(cntlid) else { return };

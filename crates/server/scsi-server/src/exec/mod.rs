@@ -18,7 +18,7 @@ mod mode_pages;
 mod parameter_data;
 mod power;
 mod provision;
-mod report;
+pub(crate) mod report;
 mod reservation;
 pub(crate) mod sanitize;
 mod vpd;

@@ -14,7 +14,7 @@ use crate::context::ExecContext;
 use crate::status;
 
 /// The echo buffer of each nexus, in bytes.
-const ECHO_LEN: u16 = 4096;
+pub(crate) const ECHO_LEN: u16 = 4096;
 
 /// REQUEST SENSE: the oldest unit attention, which is reported by it; else what is the matter.
 pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, allocation: u8) {

@@ -9,6 +9,7 @@ mod devices;
 mod flushes;
 mod modes;
 mod random;
+mod replacements;
 mod reservations;
 mod sanitize;
 mod tasks;
@@ -192,6 +193,11 @@ impl World {
     }
 
     pub(super) fn fresh_host(&mut self, shard: usize, name: &str, port: u16, volumes: &[u32]) -> Host {
+        let spec = World::nexus_spec(name, port, volumes);
+        Host { shard, key: self.cores[shard].server.open_nexus(spec) }
+    }
+
+    pub(super) fn nexus_spec(name: &str, port: u16, volumes: &[u32]) -> NexusSpec {
         let entry = |volume: &u32| LunEntry {
             lun: *volume as u16,
             volume: VolumeId((*volume).into()),
@@ -199,7 +205,7 @@ impl World {
         };
         let isid = [0x80, 0, 0, 0, 0, 1];
         let identity = Identity::Initiator { name: name.into(), isid, port: PortId(port) };
-        let spec = NexusSpec {
+        NexusSpec {
             nexus: Requester { identity: Arc::new(identity), port: PortId(port), read_only: false },
             target: "iqn.target".into(),
             portal_group: port,
@@ -211,8 +217,7 @@ impl World {
                 revision: "1.0".into(),
             }),
             explicit_alua: true,
-        };
-        Host { shard, key: self.cores[shard].server.open_nexus(spec) }
+        }
     }
 
     pub(super) fn server(&mut self, host: Host) -> &mut Server {

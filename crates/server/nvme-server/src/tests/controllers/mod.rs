@@ -11,6 +11,7 @@ mod identify;
 mod life;
 mod logs;
 mod queues;
+mod replacements;
 mod resets;
 
 use std::sync::Arc;
