@@ -11,6 +11,7 @@ impl World {
             let spec = UnitSpec {
                 volume: VolumeId(at as u64),
                 uuid: Uuid(uuid(at as u8)),
+                oui: None,
                 removable: false,
                 rpm: 0,
                 task_aborted_status: true,
