@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page snapshot ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page snapshot ceph ceph-group group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -14,6 +14,7 @@ help:
 	@echo "make rdma         NVMe over RDMA and TCP, LIO and nvmet beside ours, all in one emulated machine (RDMA=options)"
 	@echo "make interop      more real clients, targets and guests than make test has, for hours"
 	@echo "make ceph         images of Ceph as volumes, on a cluster of its own from Debian's packages (CEPH_STORE=bluestore)"
+	@echo "make group        daemons with [group] on a cluster of its own: forwards, reservations, drain, lost owners"
 	@echo "make ceph-group   the store of a gateway group, and the group on it, on a cluster of its own"
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
@@ -70,6 +71,10 @@ ceph:
 ceph-group:
 	@tests/setup.sh build
 	@tests/interop/ceph-group.sh
+
+group:
+	@tests/test.sh build
+	@tests/interop/group.sh
 
 SIM_SEEDS ?= 5000
 sim:

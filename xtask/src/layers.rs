@@ -113,7 +113,7 @@ const TABLE: &[Layer] = &[
         foreign: Only(&["libc", "rustix", "serde_json", "zeroize"]),
     },
     Layer { directory: "daemon/process", on: "client sandbox", foreign: Any },
-    Layer { directory: "daemon/config", on: "backends multipath nvme sandbox shard", foreign: Any },
+    Layer { directory: "daemon/config", on: "backends group multipath nvme sandbox shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
     Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
     Layer { directory: "daemon/import", on: "config", foreign: Any },
@@ -125,7 +125,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "daemon/engine",
-        on: "backends buf chiscsi-config client config control endpoint flight-recorder iscsi metrics \
+        on: "backends buf chiscsi-config client config control endpoint flight-recorder gateway group iscsi metrics \
              multipath nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
              tls volume",
         foreign: Any,

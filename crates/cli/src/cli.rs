@@ -10,8 +10,8 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 pub use self::daemon_verbs::{
-    ConnectionVerb, HostBlockArgs, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionKillArgs,
-    SessionVerb, SubsystemVerb, TargetVerb, VolumeLimitArgs, VolumeVerb,
+    ConnectionVerb, GatewayVerb, HostBlockArgs, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb,
+    SessionKillArgs, SessionVerb, SubsystemVerb, TargetVerb, VolumeLimitArgs, VolumeVerb,
 };
 use crate::{
     apply::{APPLY_HELP, ConfigurationArgs, PLAN_HELP, ROLLBACK_HELP},
@@ -160,6 +160,9 @@ pub enum Verb {
     /// Show the configured hosts: machines by their names in both protocols; block them
     #[command(subcommand, arg_required_else_help = true)]
     Host(HostVerb),
+    /// Show the gateways that serve the same images of Ceph; hand volumes over, bar a gateway
+    #[command(subcommand, arg_required_else_help = true)]
+    Gateway(GatewayVerb),
     /// Generate, check and derive keys of NVMe: for DH-HMAC-CHAP and for TLS
     #[command(subcommand, arg_required_else_help = true)]
     Key(KeyVerb),

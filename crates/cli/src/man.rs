@@ -12,11 +12,12 @@ use clap::Command;
 use config::{EXAMPLE_TOML, schema};
 
 /// Verbs that ask the daemon, by its control socket.
-const DAEMON_VERBS: [&str; 14] = [
+const DAEMON_VERBS: [&str; 15] = [
     "volume",
     "target",
     "subsystem",
     "host",
+    "gateway",
     "reservation",
     "path",
     "session",

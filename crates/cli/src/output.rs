@@ -1,6 +1,7 @@
 //! The daemon's answers: aligned columns for people, and the same values as JSON for programs.
 
 mod access;
+mod gateway;
 mod latency;
 mod layout;
 mod plan;
@@ -33,6 +34,7 @@ pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
         Answer::Hosts(list) => access::host_table(terminal, list),
         Answer::Host(one) => access::host_card(terminal, one),
         Answer::HostBlocked(report) => DisplayText::escaped(&access::host_block_lines(report)),
+        Answer::Gateways(report) => gateway::group_text(terminal, report),
         Answer::Reservations(list) => access::reservation_table(terminal, list),
         Answer::Reservation(one) => access::reservation_card(terminal, one),
         Answer::Paths(list) => access::path_table(terminal, list),
@@ -80,6 +82,7 @@ pub fn answer_json(answer: &Answer) -> String {
         Answer::Hosts(list) => serde_json::to_value(list),
         Answer::Host(one) => serde_json::to_value(one),
         Answer::HostBlocked(report) => serde_json::to_value(report),
+        Answer::Gateways(report) => serde_json::to_value(report),
         Answer::Reservations(list) => serde_json::to_value(list),
         Answer::Reservation(one) => serde_json::to_value(one),
         Answer::Paths(list) => serde_json::to_value(list),
@@ -454,6 +457,7 @@ fn status_card(terminal: Terminal, status: &StatusReport) -> DisplayText {
             ("attachments", (status.attachments > 0).then(|| status.attachments.to_string())),
             ("state", Some(status.state.clone())),
             ("sandbox", Some(sandbox_text(&status.sandbox))),
+            ("group", status.group.as_ref().map(gateway::summary)),
         ],
     );
     out

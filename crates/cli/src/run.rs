@@ -21,8 +21,8 @@ use signal_hook::{
 use crate::{
     backup,
     cli::{
-        Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb, StopArgs,
-        SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
+        Cli, ConnectionVerb, GatewayVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb,
+        StopArgs, SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     flight_recorder, import, iscsictl,
@@ -153,6 +153,9 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
         Verb::Host(HostVerb::Block(args)) => (args.daemon, Request::HostBlock { name: args.name }),
         Verb::Host(HostVerb::Unblock(args)) => (args.daemon, Request::HostUnblock { name: args.name }),
+        Verb::Gateway(GatewayVerb::List(daemon)) => (daemon, Request::GatewayList),
+        Verb::Gateway(GatewayVerb::Drain { off, daemon }) => (daemon, Request::GatewayDrain { off }),
+        Verb::Gateway(GatewayVerb::Fence { gateway, daemon }) => (daemon, Request::GatewayFence { gateway }),
         Verb::Reservation(verb) => reservation_request(verb),
         Verb::Path(verb) => path_request(verb),
         Verb::Session(SessionVerb::List(daemon)) => (daemon, Request::SessionList),
@@ -284,6 +287,7 @@ fn stop_daemon(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
 fn answer_exit(answer: &Answer) -> Exit {
     match answer {
         Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
+        Answer::Gateways(report) if report.drained == Some(false) => Exit::Failure,
         Answer::Status(status) if !status.problems.is_empty() => Exit::Failure,
         Answer::Plan(plan) if !plan.refused.is_empty() => Exit::Failure,
         Answer::Plan(plan) if !plan.applied && !plan.disturbed.is_empty() => Exit::Disturbs,

@@ -71,6 +71,7 @@ fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenera
     add::<Vec<report::HostReport>>(verbs, generator, &["host list"]);
     add::<report::HostReport>(verbs, generator, &["host show"]);
     add::<report::HostBlockReport>(verbs, generator, &["host block", "host unblock"]);
+    add::<report::GatewayGroupReport>(verbs, generator, &["gateway list", "gateway drain", "gateway fence"]);
     add::<Vec<report::ReservationReport>>(verbs, generator, &["reservation list"]);
     add::<report::ReservationReport>(verbs, generator, &["reservation show"]);
     add::<Vec<report::VolumePathReport>>(verbs, generator, &["path list", "path set"]);

@@ -213,6 +213,47 @@ Examples:
   blockwire host block iqn.1993-08.org.debian:01:db1
   blockwire host unblock db1";
 
+/// Verbs of `gateway`.
+#[derive(Debug, Subcommand)]
+pub enum GatewayVerb {
+    /// List the gateways of the group, and who owns which volume
+    List(DaemonArgs),
+    /// Hand all volumes of the group to other gateways, and take none until `--off` or the next start
+    #[command(after_help = GATEWAY_DRAIN_HELP)]
+    Drain {
+        /// Take volumes again
+        #[arg(long)]
+        off: bool,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
+    /// Bar a gateway from the cluster, and take its volumes
+    #[command(after_help = GATEWAY_FENCE_HELP)]
+    Fence {
+        /// Its name, or the number of one run of it (`gateway list`)
+        gateway: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
+}
+
+const GATEWAY_DRAIN_HELP: &str = "\
+Hosts stay connected and reach the volumes through this gateway as before, by the new owners. It returns when the \
+gateway owns nothing, or after 5 s; then it goes on in the background.
+
+Example:
+  blockwire gateway drain && systemctl restart blockwire";
+
+const GATEWAY_FENCE_HELP: &str = "\
+For a gateway that is lost or must not go on. What it had in flight is never written after this. A daemon that still \
+runs resets its hosts' connections and ends; started again it joins as another instance. A gateway that is only slow \
+is better drained.
+
+Example:
+  blockwire gateway fence rack7";
+
 /// Verbs of `reservation`.
 #[derive(Debug, Subcommand)]
 pub enum ReservationVerb {

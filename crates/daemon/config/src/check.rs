@@ -2,10 +2,12 @@
 //! every check has passed.
 
 mod controller_keys;
+mod group;
 mod nvme;
 mod placement;
 mod warnings;
 
+pub use self::group::conflict as group_conflict;
 pub use nvme::{default_subsystem, serial_for_nqn};
 
 use std::collections::{HashMap, HashSet};
@@ -52,7 +54,13 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
     check_unique(&draft.subsystems, |subsystem| &subsystem.nqn.value, "subsystem", sink);
     nvme::check_hosts_exist(&draft.subsystems, &draft.hosts, sink);
     check_portals(&draft.portals, sink);
-    let volumes: Vec<Volume> = draft.volumes.iter().map(|volume| volume.value.clone()).collect();
+    let mut volumes: Vec<Volume> = draft.volumes.iter().map(|volume| volume.value.clone()).collect();
+    let group = draft.group.map(|section| section.value);
+    if let Some(group) = &group {
+        group::check_group(group, &draft.volumes, sink);
+        volumes.iter_mut().for_each(|volume| group::join_group(group, volume));
+    }
+    let volumes = volumes;
     let known = VolumesByName::of(&volumes);
     let open_unless_said = draft.hosts.is_empty();
     let iscsi = located_portal_tags(&draft.portals, Protocol::Iscsi);
@@ -128,6 +136,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
         cores: options.cores.clone(),
         io: options.io,
         sandbox: SandboxSettings { is_enabled: options.sandbox.unwrap_or(sandbox.is_enabled), ..sandbox },
+        group,
     };
     nvme::check_single_protocol(&plan, &draft.hosts, sink);
     let is_left_to_hosts = unsaid || !defaults.is_empty();

@@ -13,8 +13,8 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     name::VolumeName,
     plan::{
-        Auth, ConnectionPlacement, DaemonLimits, ExportPlan, Host, IoEngine, Plan, Portal, Referral,
-        SandboxSettings, Subsystem, Target, Volume,
+        Auth, ConnectionPlacement, DaemonLimits, ExportPlan, GroupSettings, Host, IoEngine, Plan, Portal,
+        Referral, SandboxSettings, Subsystem, Target, Volume,
     },
 };
 
@@ -178,6 +178,8 @@ pub struct PlanDifference {
     pub oui: Replaced<Option<[u8; 3]>>,
     /// What the daemon may use at most.
     pub sandbox: Replaced<SandboxSettings>,
+    /// The gateways with which it serves images.
+    pub group: Replaced<Option<GroupSettings>>,
     /// What only the command line says.
     pub command_line: Replaced<(bool, Vec<usize>, IoEngine)>,
 }
@@ -202,6 +204,7 @@ impl Plan {
             control_group: replaced(&self.control_group, &new.control_group),
             oui: replaced(&self.oui, &new.oui),
             sandbox: replaced(&self.sandbox, &new.sandbox),
+            group: replaced(&self.group, &new.group),
             command_line: replaced(&command_line(self), &command_line(new)),
         }
     }
@@ -228,6 +231,7 @@ impl PlanDifference {
             && self.control_group.is_none()
             && self.oui.is_none()
             && self.sandbox.is_none()
+            && self.group.is_none()
             && self.command_line.is_none()
     }
 
@@ -255,6 +259,7 @@ impl PlanDifference {
             cores,
             io,
             sandbox: applied(&self.sandbox, &old.sandbox),
+            group: applied(&self.group, &old.group),
         }
     }
 
@@ -292,6 +297,8 @@ impl PlanDifference {
         section(Item::Section, "oui", whole(&self.oui, "oui", Effect::Restart(why)));
         let why = "a sandbox cannot be changed from within";
         section(Item::Section, "[sandbox]", whole(&self.sandbox, "sandbox", Effect::Restart(why)));
+        let why = "a gateway joins its group at start";
+        section(Item::Section, "[group]", whole(&self.group, "group", Effect::Restart(why)));
         let why = "it is an option of the command line";
         section(Item::Section, "command line", whole(&self.command_line, "options", Effect::Restart(why)));
         all

@@ -1,9 +1,11 @@
 //! The settings of the files and the command line, each typed and in its range, before they are checked
 //! against each other.
 
+mod group;
 pub mod nvme;
 pub mod placement;
 mod sandbox;
+mod tcp;
 
 use crate::limit_keys;
 use std::{net::SocketAddr, time::Duration};
@@ -16,9 +18,10 @@ use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        Auth, AuthMethod, ChapAlgorithm, Credentials, DaemonLimits, DigestPolicy, Host, InquiryStrings,
-        Negotiation, Portal, Protocol, Redirect, Referral, SESSION_COMMANDS_DEFAULT, SandboxSettings,
-        SubsystemGrant, TargetAuth, TargetGrant, TcpOptions, TemporaryRedirect, Volume, VolumeOrigin,
+        Auth, AuthMethod, ChapAlgorithm, Credentials, DaemonLimits, DigestPolicy, GroupSettings, Host,
+        InquiryStrings, Negotiation, Portal, Protocol, Redirect, Referral, SESSION_COMMANDS_DEFAULT,
+        SandboxSettings, SubsystemGrant, TargetAuth, TargetGrant, TcpOptions, TemporaryRedirect, Volume,
+        VolumeOrigin,
     },
     spec::{self, SpecError},
 };
@@ -63,6 +66,8 @@ pub struct Draft {
     pub limits: Option<Located<DaemonLimits>>,
     /// `[sandbox]`.
     pub sandbox: Option<Located<SandboxSettings>>,
+    /// `[group]`.
+    pub group: Option<Located<GroupSettings>>,
 }
 
 /// A `[[target]]` whose references are not resolved.
@@ -140,7 +145,7 @@ pub struct AuthDraft {
 }
 
 impl Draft {
-    /// Adds one file. `[auth]`, `[limits]`, `[sandbox]`, `node` and `http` may stand in one file only.
+    /// Adds one file. `[auth]`, `[limits]`, `[sandbox]`, `[group]`, `node` and `http` may stand in one file only.
     pub fn add_file(&mut self, root: &TableReader<'_>) {
         // Whether short secrets are allowed has to be known before any secret is read.
         let auth = root.table("auth", &schema::AUTH);
@@ -193,6 +198,10 @@ impl Draft {
         if let Some(table) = root.table("sandbox", &schema::SANDBOX) {
             let section = sandbox::read_sandbox(&table);
             set_once(root, "[sandbox]", &mut self.sandbox, Located::new(section, table.place()));
+        }
+        if let Some(section) = root.table("group", &schema::GROUP).and_then(|table| group::read_group(&table))
+        {
+            set_once(root, "[group]", &mut self.group, section);
         }
     }
 }
@@ -264,10 +273,10 @@ fn read_portal(table: &TableReader<'_>) -> Option<Located<Portal>> {
     let tls = tls::read_portal_mode(table, spoken);
     let buffer = |key| table.size(key, 4096..=1 << 30).map(|size| size.value as u32);
     let tcp = TcpOptions {
-        congestion: table.parsed("congestion", parse_congestion_control).map(|name| name.value),
+        congestion: table.parsed("congestion", tcp::parse_congestion_control).map(|name| name.value),
         send_buffer: buffer("send_buffer"),
         receive_buffer: buffer("receive_buffer"),
-        dscp: read_dscp(table),
+        dscp: tcp::read_dscp(table),
         keepalive: table.number("keepalive", 0..=32767).map(|seconds| Duration::from_secs(seconds.value)),
     };
     let (protocol, address) = (protocol?, address?);
@@ -275,47 +284,6 @@ fn read_portal(table: &TableReader<'_>) -> Option<Located<Portal>> {
         Portal { protocol: protocol.value, address: address.value, tag, digests, tls, tcp },
         address.at,
     ))
-}
-
-/// Names of congestion control algorithms are those of kernel modules (TCP_CA_NAME_MAX is 16 with its NUL).
-fn parse_congestion_control(text: &str) -> Result<String, String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    if text.is_empty() || text.len() > 15 || !text.bytes().all(plain) {
-        return Err(format!(
-            "\"{text}\" is not the name of a congestion control algorithm, such as cubic, bbr or dctcp"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-/// Code points by number or by the names of RFC 2474, 2597, 3246 and 8622.
-fn read_dscp(table: &TableReader<'_>) -> Option<u8> {
-    let written = table.as_spec_value("dscp")?;
-    let text = written.value.to_ascii_lowercase();
-    let digit = |at: usize, range: std::ops::RangeInclusive<u8>| {
-        let digit = text.as_bytes().get(at)?.wrapping_sub(b'0');
-        range.contains(&digit).then_some(digit)
-    };
-    let point = match text.as_str() {
-        "ef" => Some(46),
-        "le" => Some(1),
-        "be" | "default" => Some(0),
-        _ if text.len() == 3 && text.starts_with("cs") => digit(2, 0..=7).map(|class| class * 8),
-        _ if text.len() == 4 && text.starts_with("af") => {
-            digit(2, 1..=4).zip(digit(3, 1..=3)).map(|(class, drop)| class * 8 + drop * 2)
-        }
-        _ => text.parse().ok().filter(|point| *point <= 63),
-    };
-    if point.is_none() {
-        table.file.sink.note_error(
-            &written.at,
-            format!(
-                "dscp in [[portal]]: \"{}\" is not 0 to 63 or a name such as \"cs1\", \"af41\" or \"ef\"",
-                written.value
-            ),
-        );
-    }
-    point
 }
 
 fn read_target(table: &TableReader<'_>, allow_short: bool) -> Option<Located<TargetDraft>> {

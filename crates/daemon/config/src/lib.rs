@@ -97,6 +97,8 @@ pub fn read_text(text: &SourceText, directory: &Path, world_readable: bool, sink
 }
 
 #[cfg(test)]
+mod group_tests;
+#[cfg(test)]
 mod nvme_tests;
 #[cfg(test)]
 mod placement_tests;

@@ -15,6 +15,9 @@ pub const NVME_PORT: u16 = 4420;
 /// Port of an NVMe/TCP discovery controller (IANA "nvme-disc").
 pub const NVME_DISCOVERY_PORT: u16 = 8009;
 
+/// Port of a gateway for the others of its group.
+pub const GATEWAY_PORT: u16 = 3262;
+
 /// Port of metrics over HTTP.
 pub const HTTP_PORT: u16 = 9810;
 

@@ -5,6 +5,7 @@
 //! listener beyond loopback admits unauthenticated hosts unless the operator allowed it.
 
 mod auth;
+mod group;
 mod placement;
 mod sandbox;
 mod subsystem;
@@ -19,6 +20,7 @@ use std::{
 
 pub use multipath::Secret;
 
+pub use self::group::GroupSettings;
 pub use auth::{AUTH_METHODS_DEFAULT, Auth, AuthMethod, CHAP_ALGORITHMS_DEFAULT, ChapAlgorithm, Credentials};
 pub use placement::{ConnectionPlacement, CoreChoice};
 pub use sandbox::SandboxSettings;
@@ -63,6 +65,8 @@ pub struct Plan {
     pub io: IoEngine,
     /// What the daemon may use at most.
     pub sandbox: SandboxSettings,
+    /// The gateways with which it serves images of Ceph.
+    pub group: Option<GroupSettings>,
 }
 
 /// What leads to volumes: everything that is served under a name.

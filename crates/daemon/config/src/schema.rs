@@ -62,6 +62,7 @@ pub const ROOT: Section = Section {
         "auth": "[auth]", "none", "Authentication for hosts without their own.";
         "limits": "[limits]", "see there", "Limits of the whole daemon.";
         "sandbox": "[sandbox]", "see there", "What the daemon may use at most.";
+        "group": "[group]", "none", "Other daemons that serve the same images of Ceph.";
     },
 };
 
@@ -287,10 +288,25 @@ pub const SANDBOX: Section = Section {
     },
 };
 
+/// `[group]`
+pub const GROUP: Section = Section {
+    title: "[group]",
+    about: "With this section the daemon is one gateway of a group on Ceph: all of them serve the volumes whose source is `rbd:`, as one target; see [scale-out.md](scale-out.md). Volumes, targets, subsystems and hosts must be configured alike at all gateways. Changes take effect at a restart.",
+    keys: keys! {
+        "name": "name", "needed", "The group: letters, digits, `-` and `_`. The same at all gateways.";
+        "pool": "POOL or POOL/NAMESPACE", "needed", "The pool that has the group's state; the images may be in others.";
+        "listen": "address", "needed", "Where this gateway listens for the others: `IP` or `IP:PORT`; the port is 3262 unless given. Links are encrypted with a key that lies in the pool.";
+        "address": "address", "that of `listen`", "Where the others connect to it, if that is another one.";
+        "gateway": "name", "the machine's host name", "This gateway's name in the group; unique.";
+        "conf": "path", "/etc/ceph/ceph.conf", "The cluster's configuration file.";
+        "user": "name", "\"admin\"", "The user, with or without `client.`; for its rights see [scale-out.md](scale-out.md).";
+    },
+};
+
 /// Every section, in the order of the reference.
-pub const SECTIONS: [&Section; 16] = [
+pub const SECTIONS: [&Section; 17] = [
     &ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &SUBSYSTEM, &NAMESPACE, &REFERRAL, &HOST, &ACCESS,
-    &PLACEMENT, &CHAP, &AUTH, &LIMITS, &SANDBOX,
+    &PLACEMENT, &CHAP, &AUTH, &LIMITS, &SANDBOX, &GROUP,
 ];
 
 /// The reference as Markdown, one table per section.

@@ -75,6 +75,10 @@ impl AuditedChange {
             Request::SessionKill(which) => of("session kill", &selector_text(which), None, None),
             Request::HostBlock { name } => of("host block", name, None, Some("blocked".to_owned())),
             Request::HostUnblock { name } => of("host unblock", name, None, Some("let in".to_owned())),
+            Request::GatewayDrain { off } => {
+                of("gateway drain", "this gateway", None, Some(if *off { "off" } else { "on" }.to_owned()))
+            }
+            Request::GatewayFence { gateway } => of("gateway fence", gateway, None, None),
             Request::Attach(attach) => {
                 let how = attach.via.clone().unwrap_or_else(|| "the best way".to_owned());
                 of("attach", "-", None, Some(how))
@@ -96,6 +100,7 @@ impl AuditedChange {
             | Request::SubsystemShow { .. }
             | Request::HostList
             | Request::HostShow { .. }
+            | Request::GatewayList
             | Request::ReservationList
             | Request::ReservationShow { .. }
             | Request::PathList { .. }

@@ -35,10 +35,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     report::{
-        AttachmentReport, ConnectionReport, HostBlockReport, HostReport, ObservationReport,
-        ReservationReport, SessionReport, ShardReport, SnapshotReport, StatusReport, SubsystemReport,
-        TargetReport, TargetSettingsReport, TargetSwitchReport, VolumePathReport, VolumeReport,
-        line::LineReport, plan::PlanReport,
+        AttachmentReport, ConnectionReport, GatewayGroupReport, HostBlockReport, HostReport,
+        ObservationReport, ReservationReport, SessionReport, ShardReport, SnapshotReport, StatusReport,
+        SubsystemReport, TargetReport, TargetSettingsReport, TargetSwitchReport, VolumePathReport,
+        VolumeReport, line::LineReport, plan::PlanReport,
     },
     secret_bytes::SecretBytes,
     secret_url::SecretUrl,
@@ -162,6 +162,18 @@ pub enum Request {
     HostUnblock {
         /// As in [`Request::HostBlock`].
         name: String,
+    },
+    /// The gateways of the group.
+    GatewayList,
+    /// Hand the group's volumes to other gateways, and take none.
+    GatewayDrain {
+        /// No longer.
+        off: bool,
+    },
+    /// Bar a gateway from the cluster, and take its volumes.
+    GatewayFence {
+        /// Its name, or the number of one run of it.
+        gateway: String,
     },
     /// The reservations of all volumes.
     ReservationList,
@@ -341,6 +353,8 @@ pub enum Answer {
     Host(HostReport),
     /// A host was blocked, or let in again.
     HostBlocked(HostBlockReport),
+    /// The gateways of the group.
+    Gateways(Box<GatewayGroupReport>),
     /// All reservations.
     Reservations(Vec<ReservationReport>),
     /// One of them.
@@ -447,6 +461,7 @@ impl Request {
             | Request::SubsystemShow { .. }
             | Request::HostList
             | Request::HostShow { .. }
+            | Request::GatewayList
             | Request::ReservationList
             | Request::ReservationShow { .. }
             | Request::PathList { .. }
@@ -475,6 +490,8 @@ impl Request {
             | Request::SessionKill(_)
             | Request::HostBlock { .. }
             | Request::HostUnblock { .. }
+            | Request::GatewayDrain { .. }
+            | Request::GatewayFence { .. }
             | Request::Attach(_)
             | Request::Detach { .. }
             | Request::Plan { .. }

@@ -3,6 +3,7 @@
 //! Field names are a contract: they contain the unit. No field is a secret.
 
 mod access;
+mod gateway;
 mod latency;
 pub mod line;
 mod observation;
@@ -19,6 +20,7 @@ pub use access::{
     RateLimitReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport,
     VolumeStateReport,
 };
+pub use gateway::{GatewayCounters, GatewayGroupReport, GatewayReport, GatewayVolumeReport};
 pub use latency::{BucketReport, LatencyReport, StageReport};
 pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};
 
@@ -446,6 +448,9 @@ pub struct StatusReport {
     /// What it has restricted itself to.
     #[serde(default)]
     pub sandbox: SandboxReport,
+    /// The gateways with which it serves images of Ceph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GatewayGroupReport>,
 }
 
 /// A daemon's own sandbox.

@@ -9,6 +9,7 @@ mod backup;
 mod blocked_hosts;
 mod configuration;
 mod exports_by_volume;
+pub mod gateways;
 pub mod images;
 mod limits;
 mod locks;
@@ -351,6 +352,9 @@ impl ControlService for Daemon {
             Request::HostShow { name } => Answer::Host(self.host_report(&name)?),
             Request::HostBlock { name } => Answer::HostBlocked(self.block_host(&name)?),
             Request::HostUnblock { name } => Answer::HostBlocked(self.unblock_host(&name)?),
+            Request::GatewayList => Answer::Gateways(Box::new(self.gateway_report()?)),
+            Request::GatewayDrain { off } => Answer::Gateways(Box::new(self.drain_gateway(off)?)),
+            Request::GatewayFence { gateway } => Answer::Gateways(Box::new(self.fence_gateway(&gateway)?)),
             Request::ReservationList => Answer::Reservations(self.reservation_reports()?),
             Request::ReservationShow { name } => Answer::Reservation(self.reservation_report(&name)?),
             Request::PathList { name } => Answer::Paths(self.path_reports(name.as_deref())?),

@@ -44,12 +44,13 @@ use std::{
 };
 
 use crate::{
-    dataplane::prepared::PreparedPlan,
+    daemon::StopSignal,
+    dataplane::{group::JoinedGroup, prepared::PreparedPlan},
     flight_files::FlightFiles,
     state::{StateDir, blocked_hosts::BlockedNames},
     store::Store,
 };
-use shard::RateLimits;
+use shard::{OtherGateway, RateLimits};
 
 use config::{
     name::VolumeName,
@@ -149,6 +150,14 @@ pub trait Engine: Send + Sync {
     /// volume is added, they lead to it.
     fn unserved_volumes(&self) -> Vec<(VolumeName, String)> {
         Vec::new()
+    }
+    /// The group of gateways that this one is of.
+    fn group(&self) -> Option<&JoinedGroup> {
+        None
+    }
+    /// These are the other gateways of the group from now on, which hosts find by discovery here too.
+    fn follow_group(&self, _gateways: Vec<OtherGateway>) -> Result<(), EngineError> {
+        Ok(())
     }
     /// Where it listens, with the ports that the system chose, in the order of the plan's portals.
     fn listeners(&self) -> Vec<ListenerReport>;
@@ -302,4 +311,6 @@ pub struct EngineParams<'a> {
     pub state: Arc<StateDir>,
     /// Where the shards record their events.
     pub flight: FlightFiles,
+    /// How the data path has the daemon stop, when it cannot go on.
+    pub stopping: Arc<StopSignal>,
 }

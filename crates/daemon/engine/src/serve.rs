@@ -23,7 +23,7 @@ use crate::{
     daemon::{
         Configuration, Daemon, FailedVolume, PlanBuilder, PlanReader, StopSignal,
         absent_volumes::{RemoteProbes, RepeatedProbe},
-        images,
+        gateways, images,
     },
     dataplane::reactor_settings,
     descriptors,
@@ -146,7 +146,13 @@ fn run(
     let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan));
     let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
     let (mut stores, repeated) = open_volumes(&plan, &mut identities, &state, &mut unserved)?;
-    let params = EngineParams { plan: &plan, volumes: &stores, state: state.clone(), flight: flight.clone() };
+    let params = EngineParams {
+        plan: &plan,
+        volumes: &stores,
+        state: state.clone(),
+        flight: flight.clone(),
+        stopping: ending.clone(),
+    };
     let engine = match (launch.start)(params) {
         Ok(engine) => engine,
         Err(why) => {
@@ -192,6 +198,7 @@ fn run(
     attachments.resume_all(daemon.control_socket());
     let daemon = Arc::new(daemon);
     images::follow(&daemon).map_err(thread_failure)?;
+    gateways::follow(&daemon).map_err(thread_failure)?;
     if let Some(repeated) = repeated {
         repeated.spawn(&daemon).map_err(thread_failure)?;
     }
@@ -542,7 +549,8 @@ fn wait_and_stop(
     tracing::info!(target: area::SERVE, how = if how == StopMode::Now { "at once" } else { "in order" }, "stopping");
     if how == StopMode::Now {
         engine.stop(StopMode::Now);
-        return Exit::Success;
+        let is_lost = engine.group().is_some_and(|group| group.lost().is_some());
+        return if is_lost { Exit::Failure } else { Exit::Success };
     }
     let (stopping, attachments) = (engine.clone(), attachments.clone());
     let stop = move || {

@@ -74,6 +74,8 @@ pub struct Store {
     pub file: Option<File>,
     /// The open image of Ceph.
     pub image: Option<::rbd::Image>,
+    /// The place of an image that a group of gateways serves.
+    pub slot: Option<::rbd::ImageSlot>,
     /// Identity of its file or device, to detect aliases.
     pub key: Option<FileIdentity>,
     /// How to reach a remote volume.
@@ -169,6 +171,7 @@ impl Store {
             punch: self.punch,
             file: None,
             image: None,
+            slot: self.slot.clone(),
             key: self.key.clone(),
             remote: None,
             legs: self.legs.iter().map(Store::without_files).collect(),
@@ -197,6 +200,11 @@ impl Store {
     pub fn acknowledge_sync_failure(&mut self) {
         self.in_doubt = false;
         self.legs.iter_mut().for_each(Store::acknowledge_sync_failure);
+    }
+
+    /// Its image of Ceph, if it has one now.
+    pub fn image_now(&self) -> Option<::rbd::Image> {
+        self.image.clone().or_else(|| self.slot.as_ref()?.image())
     }
 
     /// Its UUID, and those of its legs.
@@ -232,7 +240,7 @@ impl Store {
             (None, Some(key), Some(path)) => identities.uuid_for(key, path, random_uuid()?),
             (None, _, _) => {
                 let elsewhere = self.remote.as_ref().and_then(|remote| remote.uuid);
-                match elsewhere.or_else(|| self.image.as_ref().map(rbd::uuid_of)) {
+                match elsewhere.or_else(|| self.key.as_ref().and_then(rbd::uuid_of)) {
                     Some(uuid) => uuid,
                     None => random_uuid()?,
                 }
@@ -475,6 +483,7 @@ fn ram_store(volume: &Volume) -> Store {
         punch: true,
         file: None,
         image: None,
+        slot: None,
         key: None,
         remote: None,
         legs: Vec::new(),

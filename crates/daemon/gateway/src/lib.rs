@@ -4,7 +4,7 @@
 //! images of the volumes. [`Link`] carries [`group::LinkMessage`]s between two gateways that have the group's key.
 //! [`Runtime`] is the thread that drives an instance, with the sockets of its links.
 //!
-//! No daemon uses this crate yet. `docs/internals/group.md` says what is built and what is not.
+//! `docs/internals/group.md` says what is built and what is not.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -3,6 +3,7 @@
 //! Names follow Prometheus' conventions: base units (seconds, bytes), `_total` for counts, `_info` for facts. Label
 //! values come from reports, among them names that hosts gave themselves.
 
+mod group;
 mod latency;
 
 use crate::exposition::{Exposition, ExpositionFormat, Labels, MetricKind};
@@ -27,6 +28,7 @@ pub fn render_metrics(observed: &ObservationReport, format: ExpositionFormat) ->
     write_sessions(&mut out, &observed.sessions);
     write_connections(&mut out, &observed.connections);
     write_shards(&mut out, &observed.shards);
+    group::write_group(&mut out, observed.status.group.as_ref());
     latency::write_latency(&mut out, observed);
     out.finish()
 }

@@ -38,6 +38,7 @@ mod objects;
 mod open;
 mod open_error;
 mod result;
+mod slot;
 mod symbols;
 
 use std::ffi::CStr;
@@ -49,6 +50,7 @@ pub use image::{Image, ImageIdentity, close_all};
 pub use objects::{Contents, Pool, Watch, WatchEvent, WriteIf};
 pub use open::{ANSWER, LOCK_WAIT, Options, is_opening};
 pub use open_error::OpenError;
+pub use slot::ImageSlot;
 pub use symbols::LibraryError;
 use symbols::{Functions, Libraries, ObjectFunctions};
 

@@ -8,7 +8,7 @@
 //! What makes a takeover safe is not a lock and not a time: an owner that is not heard of is barred from the store, and
 //! the new one reads and writes only with a map of the store in which it is (`member/takeover.rs`).
 //!
-//! `daemon/gateway` has the store on RADOS, and the thread that drives a member. No daemon uses this crate yet. `docs/internals/group.md` describes the protocol and what hosts see.
+//! `daemon/gateway` has the store on RADOS, and the thread that drives a member; `daemon/engine` joins it to the shards. `docs/internals/group.md` describes the protocol and what hosts see.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

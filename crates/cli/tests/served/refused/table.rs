@@ -43,6 +43,8 @@ const WRITING: &[(&str, &str)] = &[
     ("connect-all", "a_node_that_is_refused_stays_as_it_was"),
     ("host block", "a_host_that_is_refused_is_blocked_nowhere"),
     ("host unblock", "a_host_that_is_refused_is_blocked_nowhere"),
+    ("gateway drain", "a_gateway_verb_without_a_group_is_refused"),
+    ("gateway fence", "a_gateway_verb_without_a_group_is_refused"),
     ("apply", "a_configuration_that_is_refused_changes_nothing"),
     ("rollback", "a_configuration_that_is_refused_changes_nothing"),
     ("backup", "what_cannot_be_backed_up_or_restored_is_refused_and_nothing_is_changed"),
@@ -52,7 +54,7 @@ const WRITING: &[(&str, &str)] = &[
 
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
-    eval plan, eval stream, flight-recorder, host list, host show, info, keep, key check, node list, \
+    eval plan, eval stream, flight-recorder, gateway list, host list, host show, info, keep, key check, node list, \
     node show, path list, plan, reservation list, \
     reservation show, session kill, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, top, verify, volume list, volume show";
@@ -158,6 +160,21 @@ fn a_configuration_that_is_refused_changes_nothing() {
         assert!(!out.status.success() && complained.contains(said), "{line}: {complained}");
         assert_eq!((noted(), daemon.ask("volume list"), daemon.ask("target list")), before, "{line}");
         assert!(!place.path("b.img").exists(), "{line}");
+    }
+}
+
+/// A daemon that is no gateway hands nothing over and bars nobody.
+#[test]
+fn a_gateway_verb_without_a_group_is_refused() {
+    let place = Place::new();
+    let daemon = place.serve("[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n", &[]);
+    let before = daemon.ask("volume list");
+    for line in ["gateway list", "gateway drain", "gateway drain --off", "gateway fence a"] {
+        let out = daemon.run(line);
+        let complained = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(21), "{line}: {complained}");
+        assert!(complained.contains("no [group]"), "{line}: {complained}");
+        assert_eq!(daemon.ask("volume list"), before, "{line}");
     }
 }
 

@@ -52,6 +52,8 @@ pub struct RbdImage {
     pub queue_timeout: Duration,
     /// The lock of a client that is gone may be broken, and that client blocklisted.
     pub break_lock: bool,
+    /// Served by a group of gateways: none of them keeps the image open that does not own it.
+    pub in_group: bool,
 }
 
 impl RbdImage {
@@ -80,6 +82,7 @@ impl RbdImage {
             user: None,
             queue_timeout: QUEUE_TIMEOUT,
             break_lock: false,
+            in_group: false,
         })
     }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{Daemon, VolumeRegistry};
+use crate::{dataplane::group::JoinedGroup, store::Store};
 use config::{name::VolumeName, size};
 use process::log::area;
 
@@ -45,7 +46,7 @@ impl VolumeRegistry {
             .stores
             .iter()
             .filter_map(|store| {
-                let bytes = store.image.as_ref()?.bytes();
+                let bytes = store.image_now()?.bytes();
                 let bytes = bytes - bytes % u64::from(store.volume.spec.block);
                 (bytes != store.bytes).then(|| (store.volume.name.clone(), bytes))
             })
@@ -80,7 +81,12 @@ impl VolumeRegistry {
     /// Logs images whose client was found blocklisted.
     fn tell_fenced(&self, told: &mut HashSet<u64>) {
         for store in &self.lock_served().stores {
-            let images = store.legs_or_self().iter().filter_map(|part| part.image.as_ref());
+            let images = store.legs_or_self().iter().filter_map(Store::image_now);
+            for image in images.filter(|image| image.is_fenced() && store.slot.is_some()) {
+                self.engine.group().into_iter().for_each(JoinedGroup::note_fenced);
+                told.insert(image.client());
+            }
+            let images = store.legs_or_self().iter().filter_map(Store::image_now);
             for image in images.filter(|image| image.is_fenced() && told.insert(image.client())) {
                 tracing::error!(
                     target: area::VOLUME,

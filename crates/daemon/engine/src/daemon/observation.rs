@@ -57,6 +57,7 @@ impl ObservationSource for Daemon {
             shards: seen.shards.len(),
             state: self.volumes.state.path().to_string_lossy().into_owned(),
             sandbox: self.sandbox.clone(),
+            group: engine.group().and_then(|_| self.gateway_report().ok()),
         };
         let EngineObservation { sessions, connections, shards, refusals, .. } = seen;
         let host_limits = engine.host_limits();

@@ -8,12 +8,13 @@ use std::{
     sync::Arc,
 };
 
-use shard::Exports;
+use shard::{Exports, GroupExports, OtherGateway};
 use volume::{PortRenumbering, VolumeId};
 
 use super::{
     catalog_volume::CatalogVolume,
     exports::{FixedSettings, VolumeExportInfo},
+    group::JoinedGroup,
     volume_index::{VolumeIndex, VolumePlaces},
 };
 use crate::{
@@ -40,6 +41,8 @@ pub struct Catalog {
     pub stopped: Vec<Target>,
     /// The numbers of the ports of targets.
     pub target_ports: TargetPortNumbers,
+    /// Of a gateway: the others of its group.
+    pub gateways: Option<Vec<OtherGateway>>,
     /// How often exports were made of it: each makes hosts read the discovery log again.
     pub generation: u64,
 }
@@ -58,8 +61,16 @@ impl Catalog {
     }
 
     /// Numbers the ports of targets that came, durably.
-    pub fn number_ports(&mut self, frame: &FixedSettings, state: &StateDir) -> Result<(), EngineError> {
+    pub fn number_ports(
+        &mut self,
+        frame: &FixedSettings,
+        state: &StateDir,
+        group: Option<&JoinedGroup>,
+    ) -> Result<(), EngineError> {
         let targets = &self.ways.targets;
+        if let Some(group) = group {
+            return self.target_ports.take_given(targets, |port| group.port_number(port).map(|port| port.0));
+        }
         self.target_ports
             .assign_durably(targets, frame.port_numbers(), state)
             .map_err(EngineError::Unsupported)
@@ -90,6 +101,10 @@ impl Catalog {
         let mut exports = frame.build_exports(&self.ways, &self.target_ports, self.generation, number);
         let limiters = self.volumes.iter().filter_map(|(id, entry)| Some((id, entry.limiter.clone()?)));
         exports.volume_limits = limiters.collect();
+        exports.group = self.gateways.as_ref().map(|gateways| {
+            let volumes = self.volumes.iter().filter(|(_, entry)| entry.in_group).map(|(id, _)| id);
+            GroupExports { volumes: volumes.collect(), gateways: gateways.clone() }
+        });
         Arc::new(exports)
     }
 

@@ -22,6 +22,8 @@ pub struct CatalogVolume {
     pub uuid: volume::Uuid,
     /// What its gates share.
     pub shared: SharedGateState,
+    /// Other gateways of the group serve it too.
+    pub in_group: bool,
     /// How much may be done with it per second.
     pub limiter: Option<Arc<RateLimiter>>,
 }
@@ -35,6 +37,7 @@ impl CatalogVolume {
             read_only: store.volume.spec.read_only,
             uuid: volume::Uuid(*store.uuid.as_bytes()),
             shared,
+            in_group: store.slot.is_some(),
             limiter: limiter_of(store.volume.spec.limits.checked_rates()),
         }
     }

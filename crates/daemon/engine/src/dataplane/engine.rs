@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use endpoint::ShardId;
-use shard::{ControlReport, ControlRequest, Message, NvmeMessage, RateLimits};
+use shard::{ControlReport, ControlRequest, Message, NvmeMessage, OtherGateway, RateLimits};
 use volume::{PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
     catalog_volume::{CatalogVolume, limiter_of},
+    group::JoinedGroup,
     latency,
     medium::record_name,
     nvme_queues,
@@ -34,6 +35,20 @@ const IMMEDIATE_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 impl Engine for Shards {
     fn unserved_volumes(&self) -> Vec<(VolumeName, String)> {
         self.unserved.clone()
+    }
+
+    fn group(&self) -> Option<&JoinedGroup> {
+        self.group.as_deref()
+    }
+
+    fn follow_group(&self, gateways: Vec<OtherGateway>) -> Result<(), EngineError> {
+        let mut catalog = self.lock_catalog();
+        if catalog.gateways.as_ref() == Some(&gateways) {
+            return Ok(());
+        }
+        let before = catalog.gateways.replace(gateways);
+        // Some shards may have heard; it is tried again.
+        self.publish_exports(&mut catalog).inspect_err(|_| catalog.gateways = before)
     }
 
     fn listeners(&self) -> Vec<ListenerReport> {
@@ -303,6 +318,9 @@ impl Engine for Shards {
     }
 
     fn stop(&self, how: StopMode) -> bool {
+        if let (Some(group), StopMode::Clean) = (&self.group, how) {
+            group.leave();
+        }
         let well = match how {
             StopMode::Clean => self.stop_cleanly(),
             StopMode::Now => {

@@ -21,7 +21,7 @@ use shard::{
 };
 use volume::{PortId, VolumeId};
 
-use super::{generated_psks::GeneratedPsks, login};
+use super::{generated_psks::GeneratedPsks, group::JoinedGroup, login};
 use crate::{
     EngineError,
     state::{
@@ -146,6 +146,19 @@ impl FixedSettings {
         }
         target_ports.assign_durably(targets, &numbers, state).map_err(EngineError::Start)?;
         self.numbers = numbers;
+        Ok(target_ports)
+    }
+
+    /// The same of a gateway: its group gives the numbers, and remembers them.
+    pub fn number_ports_in_group(
+        &mut self,
+        group: &JoinedGroup,
+        targets: &[Target],
+    ) -> Result<TargetPortNumbers, EngineError> {
+        let give = |port: &str| group.port_number(port).map(|number| number.0);
+        self.numbers = PortNumbers::given(&self.ports, give)?;
+        let mut target_ports = TargetPortNumbers::default();
+        target_ports.take_given(targets, give)?;
         Ok(target_ports)
     }
 

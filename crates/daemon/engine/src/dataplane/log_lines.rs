@@ -20,6 +20,7 @@ use shard::{ConnectFailure, ControllerEnd, LogLine, LoginNames, Message, NvmeLog
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, OperatorNotice};
 
+use super::group::JoinedGroup;
 use crate::DownPath;
 
 /// Lines that may wait to be written.
@@ -294,12 +295,6 @@ fn write_notice(volume: &str, remark: OperatorNotice) {
             "as much is allocated as thin_threshold says: initiators are told; discard unused blocks from the hosts \
              (fstrim), or see that what the volume lies on has space"
         ),
-        OperatorNotice::RecordUnreadable => tracing::error!(
-            target: area::VOLUME,
-            volume,
-            "not served: the record that its last owner left in the group's store is damaged; restore it, then restart \
-             this gateway"
-        ),
         OperatorNotice::SyncFailed => tracing::error!(
             target: area::VOLUME,
             volume,
@@ -318,6 +313,12 @@ fn write_notice(volume: &str, remark: OperatorNotice) {
         OperatorNotice::PathUp { path: (leg, path) } => {
             tracing::info!(target: area::PATH, volume, leg, path, "a path to the remote volume is up again");
         }
+        OperatorNotice::RecordUnreadable => tracing::error!(
+            target: area::VOLUME,
+            volume,
+            "not served: the record that its last owner left in the group's store is damaged; restore it, then restart \
+             this gateway"
+        ),
         OperatorNotice::BadBlocksFull { by } => {
             tracing::warn!(target: area::VOLUME, volume, %by, "no more blocks can be marked bad: write the marked ones first");
         }
@@ -363,6 +364,8 @@ pub struct LoggedShard {
     pub shard: Shard,
     /// Where its lines go.
     pub lines: SyncSender<LogLine>,
+    /// The group of gateways, which takes what shards have for it.
+    pub group: Option<Arc<JoinedGroup>>,
 }
 
 impl Endpoint for LoggedShard {
@@ -413,7 +416,13 @@ impl Endpoint for LoggedShard {
         self.shard.poll_departure()
     }
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
-        self.shard.poll_message()
+        loop {
+            match (self.shard.poll_message()?, &self.group) {
+                // Not by the control plane's inbox, which drops what is too much.
+                ((_, Message::ToGateway(message)), Some(group)) => group.handle(*message),
+                (message, _) => return Some(message),
+            }
+        }
     }
     fn poll_timeout(&self) -> Option<Time> {
         self.shard.poll_timeout()

@@ -6,7 +6,7 @@ use backends::{FileBackend, FileDisk, LegBackend, NullBackend, Stripe};
 use reactor::DiskSource;
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{
-    AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, SharedGateState, Uuid,
+    AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, SharedGateState, Uuid, View,
     VolumeFacts, VolumeId, VolumeOwner,
 };
 
@@ -295,6 +295,9 @@ impl Medium {
             rpm: 0,
             task_aborted_status: store.volume.spec.task_aborted_status,
         };
+        if store.slot.is_some() {
+            return self.group_specs(&Arc::new(facts), store, shards);
+        }
         let record = record_name(store);
         let saved = state.read_record(&record).map_err(|why| refuse(why.to_string()))?;
         let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, &renumbering())).transpose();
@@ -335,6 +338,30 @@ impl Medium {
         };
         Ok((0..shards).map(spec).collect())
     }
+
+    /// The same of a volume that a group of gateways serves: its authority is made when this one owns it.
+    fn group_specs(
+        &self,
+        facts: &Arc<VolumeFacts>,
+        store: &Store,
+        shards: u16,
+    ) -> Result<Vec<VolumeSpec>, EngineError> {
+        let shared = SharedGateState::new(shards);
+        shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
+        if let Some(limit) = store.queue_timeout() {
+            shared.set_queue_timeout(limit);
+        }
+        let spec = |shard: u16| VolumeSpec {
+            facts: facts.clone(),
+            shared: shared.clone(),
+            view: View::without_reservations(self.geometry()),
+            make: self.backend_factory(shard),
+            disks: self.disks(),
+            home: None,
+            in_group: true,
+        };
+        Ok((0..shards).map(spec).collect())
+    }
 }
 
 /// The name of a volume's record: reservations, bad blocks, path states and protection.
@@ -362,6 +389,9 @@ pub fn disk_sources(store: &Store) -> Vec<Option<io::Result<DiskSource>>> {
     let of = |part: &Store| {
         if let Some(image) = &part.image {
             return Some(Ok(DiskSource::Library(Arc::new(image.clone()))));
+        }
+        if let Some(slot) = &part.slot {
+            return Some(Ok(DiskSource::Library(Arc::new(slot.clone()))));
         }
         Some(part.file.as_ref()?.try_clone().map(DiskSource::from))
     };

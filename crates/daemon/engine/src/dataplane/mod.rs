@@ -7,6 +7,7 @@ mod compute;
 mod engine;
 pub mod exports;
 mod generated_psks;
+pub mod group;
 pub mod inbox;
 pub mod latency;
 pub mod log_lines;

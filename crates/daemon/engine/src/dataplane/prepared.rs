@@ -132,7 +132,10 @@ impl Shards {
             changed.push((from, to, how.tcp));
         }
         // Numbers are only ever added: what is recorded here does no harm if the plan is not switched to.
-        let target_ports = settings.number_ports(&self.state, &plan.ways.targets)?;
+        let target_ports = match &self.group {
+            Some(group) => settings.number_ports_in_group(group, &plan.ways.targets)?,
+            None => settings.number_ports(&self.state, &plan.ways.targets)?,
+        };
         let known = {
             let (catalog, others) = (self.lock_catalog(), known_uuids(plan, new, &self.state)?);
             let served: BTreeMap<VolumeName, volume::Uuid> =

@@ -15,6 +15,7 @@ use super::{
     catalog::Catalog,
     catalog_volume::CatalogVolume,
     exports::FixedSettings,
+    group::JoinedGroup,
     inbox::{self, PendingRequests, RecordWriter},
     log_lines::DownPaths,
     medium::{Medium, disk_sources},
@@ -55,6 +56,8 @@ pub struct Shards {
     pub(super) unserved: Vec<(VolumeName, String)>,
     /// Which paths to volumes of other machines are down, as the log was told.
     pub(super) down_paths: DownPaths,
+    /// The group of gateways that this one is of.
+    pub(super) group: Option<Arc<JoinedGroup>>,
 }
 
 pub(super) fn ids_exhausted() -> EngineError {
@@ -126,7 +129,7 @@ impl Shards {
     /// Tells every shard who may reach what from now on.
     pub(super) fn publish_exports(&self, catalog: &mut Catalog) -> Result<(), EngineError> {
         let frame = self.frame();
-        catalog.number_ports(&frame, &self.state)?;
+        catalog.number_ports(&frame, &self.state, self.group.as_deref())?;
         let exports = catalog.build_exports(&frame);
         self.request_all(|| ControlRequest::Exports(exports.clone()), ANSWER_TIMEOUT).map(drop)
     }

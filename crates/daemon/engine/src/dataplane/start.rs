@@ -4,10 +4,12 @@
 //! initiator finds either all volumes or no listener.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError, RwLock},
     thread,
 };
 
+use ::group::RestartCause;
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, SpawnError};
 use shard::{ControlRequest, Message, Shard, VolumeSpec};
@@ -18,6 +20,7 @@ use super::{
     catalog::Catalog,
     catalog_volume::CatalogVolume,
     exports::FixedSettings,
+    group::{GroupVolume, JoinedGroup},
     inbox::{self, PendingRequests},
     log_lines::{self, DownPaths, LoggedShard},
     medium::{Medium, disk_sources},
@@ -26,28 +29,35 @@ use super::{
     sync_failures::{self, SyncFailureNotes},
 };
 use crate::{
-    Engine, EngineError, EngineParams,
-    state::blocked_hosts,
+    Engine, EngineError, EngineParams, StopMode,
+    daemon::StopSignal,
+    state::{StateDir, blocked_hosts},
     store::{Store, known_uuids},
 };
-use config::plan::VolumeOrigin;
+use config::plan::{Plan, VolumeOrigin};
 use process::log::area;
 
 /// Starts the shards.
 pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    let EngineParams { plan, volumes, state, flight } = start;
+    let EngineParams { plan, volumes, state, flight, stopping } = start;
     let mut config = reactor_settings::reactor_config(plan);
     let shards = reactor_settings::shard_count(plan);
     let mut frame = FixedSettings::of(plan);
     frame.replace_operator_blocks(
         blocked_hosts::load(&state).map_err(|why| EngineError::Start(why.to_string()))?,
     );
-    let target_ports = frame.number_ports(&state, &plan.ways.targets)?;
+    let group = join_group(plan, (&state, volumes), stopping)?;
+    let target_ports = match &group {
+        Some(group) => frame.number_ports_in_group(group, &plan.ways.targets)?,
+        None => frame.number_ports(&state, &plan.ways.targets)?,
+    };
     let mut catalog = Catalog::of(plan.ways.clone(), target_ports);
+    catalog.gateways = group.as_ref().map(|_| Vec::new());
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     let (notes, attending) = SyncFailureNotes::of(state.clone());
     let usage = AllocationWatcher::start().map_err(|why| EngineError::Start(why.to_string()))?;
     let mut unserved = Vec::new();
+    let mut group_volumes = BTreeMap::new();
     let leading = plan.ways.targets_by_volume();
     for store in volumes {
         let files = disk_sources(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
@@ -61,6 +71,7 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         });
         let disks: Vec<Option<DiskId>> = disks.collect();
         let id = catalog.places.allocate_id().ok_or_else(ids_exhausted)?;
+        let slot = store.slot.clone();
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
             let renumbering = || {
                 let leading = leading.get(store.volume.name.as_str()).map(Vec::as_slice).unwrap_or_default();
@@ -73,6 +84,9 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         });
         match opened {
             Ok((entry, own)) => {
+                if let (Some(slot), Medium::File(disk, _)) = (slot, &entry.medium) {
+                    group_volumes.insert(entry.uuid, GroupVolume { id, slot, disk: disk.clone() });
+                }
                 specs.iter_mut().zip(own).for_each(|(of, spec)| of.push(spec));
                 catalog.volumes.insert(id, entry);
             }
@@ -90,8 +104,10 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let exports = catalog.build_exports(&frame);
     let (lines, written) = log_lines::log_line_channel();
     let specs = Mutex::new(specs);
+    let joined = group.clone();
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
-        let mut shard = LoggedShard { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        let shard = Shard::new(id, shards, exports.clone());
+        let mut shard = LoggedShard { shard, lines: lines.clone(), group: joined.clone() };
         if let Some(recorder) = flight.recorder(id, cx.now) {
             shard.shard.record_flight(cx.now, recorder);
         }
@@ -109,6 +125,9 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let failed = |why: std::io::Error| EngineError::Start(why.to_string());
     let inbox = running.take_control_inbox().ok_or(EngineError::Stopped)?;
     let (running, requests) = (Arc::new(running), Arc::new(PendingRequests::default()));
+    if let Some(group) = &group {
+        group.open_doors(&running, group_volumes);
+    }
     // Weak: this thread must not keep the shards.
     let doors = Arc::downgrade(&running);
     let stored = move |volume, ticket, durable| {
@@ -150,10 +169,30 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         catalog,
         unserved,
         down_paths,
+        group,
     };
     // The ports that the system chose are known only now.
     engine.publish_exports(&mut engine.lock_catalog())?;
     Ok(Arc::new(engine))
+}
+
+/// Joins the group of gateways that the plan names. When this gateway is no member any more, the daemon is to stop.
+fn join_group(
+    plan: &Plan,
+    with: (&StateDir, &[Store]),
+    stopping: Arc<StopSignal>,
+) -> Result<Option<Arc<JoinedGroup>>, EngineError> {
+    let Some(settings) = &plan.group else { return Ok(None) };
+    let lost = move |cause: RestartCause| {
+        tracing::error!(
+            target: area::SERVE,
+            %cause,
+            "this gateway is no member of its group any more: all sessions are reset, and the daemon ends; started again \
+             it joins as another instance"
+        );
+        stopping.request_stop(StopMode::Now);
+    };
+    JoinedGroup::join(settings, plan, with, Box::new(lost)).map(|group| Some(Arc::new(group)))
 }
 
 /// Whether the others start though this volume cannot: what was created at run time can be deleted only while a

@@ -74,7 +74,14 @@ pub(super) fn policy_for(plan: &Plan, places: &OwnPlaces<'_>) -> Policy {
     // A target may send its initiators to any port, and a cluster's daemons have many.
     let is_elsewhere =
         |source: &&VolumeSource| matches!(source, VolumeSource::Remote(_) | VolumeSource::Rbd(_));
-    policy.connect = (!sources.iter().any(is_elsewhere)).then(|| usual().collect());
+    if let Some(group) = &plan.group {
+        policy.has_ceph = true;
+        policy.listen.insert(group.listen.port());
+        policy.readable.extend(group.conf.iter().map(|conf| directory_unless_systems(conf)));
+        policy.writable.extend(CEPH_WRITABLE.map(PathBuf::from));
+    }
+    let is_reached = plan.group.is_some() || sources.iter().any(is_elsewhere);
+    policy.connect = (!is_reached).then(|| usual().collect());
     policy
 }
 
@@ -232,6 +239,20 @@ mod tests {
             let found = policy(&with_source(source), &none);
             assert_eq!((found.connect, found.has_ceph), (None, source.contains("rbd")), "{source}");
         }
+        let mut plan = with_source("ram:1M");
+        plan.group = Some(config::plan::GroupSettings {
+            name: "g".parse().unwrap(),
+            pool: "rbd".to_owned(),
+            namespace: None,
+            conf: Some("/clusters/a/ceph.conf".into()),
+            user: None,
+            gateway: None,
+            listen: "192.0.2.1:3999".parse().unwrap(),
+            address: "192.0.2.1:3999".parse().unwrap(),
+        });
+        let found = policy(&plan, &none);
+        assert!(found.has_ceph && found.connect.is_none() && found.listen.contains(&3999));
+        assert!(found.readable.contains(Path::new("/clusters/a")));
         let key = "iscsi://u@192.0.2.1/iqn.2026-11.x:y/0?secret_file=/keys/of/it";
         assert!(policy(&with_source(key), &none).readable.contains(Path::new("/keys/of")));
     }

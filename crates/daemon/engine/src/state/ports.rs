@@ -73,6 +73,18 @@ impl PortNumbers {
         Ok(self.entries.len() != before)
     }
 
+    /// Numbers that another gives, such as a group of gateways, which remembers them.
+    pub fn given<E>(
+        groups: &[(Protocol, u16)],
+        mut give: impl FnMut(&str) -> Result<u16, E>,
+    ) -> Result<Self, E> {
+        let entry = |&(protocol, group): &(Protocol, u16)| {
+            let port = give(&format!("{} {group}", protocol.as_str()))?;
+            Ok(PortGroupRecord { protocol: protocol.as_str().to_owned(), group, port })
+        };
+        Ok(PortNumbers { entries: groups.iter().map(entry).collect::<Result<_, E>>()? })
+    }
+
     /// The number of a group's port, if it has one.
     pub fn number_of(&self, protocol: Protocol, group: u16) -> Option<u16> {
         let its = |one: &&PortGroupRecord| one.protocol == protocol.as_str() && one.group == group;

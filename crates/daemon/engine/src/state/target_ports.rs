@@ -102,6 +102,23 @@ impl TargetPortNumbers {
         Ok(changed)
     }
 
+    /// Has another, which remembers them, give the numbers that are missing.
+    pub fn take_given<E>(
+        &mut self,
+        targets: &[Target],
+        mut give: impl FnMut(&str) -> Result<u16, E>,
+    ) -> Result<(), E> {
+        for target in targets.iter().filter(|target| !target.is_default && !target.luns.is_empty()) {
+            for &group in &target.portals {
+                if self.recorded_number(&target.name, group).is_none() {
+                    let port = give(&format!("{} {group}", target.name))?;
+                    self.push(TargetPortRecord { target: target.name.clone(), group, port });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The number of a target's port, if it has one.
     pub fn number_of(&self, target: &Target, group: u16, groups: &PortNumbers) -> Option<u16> {
         let own = || self.recorded_number(&target.name, group);

@@ -68,6 +68,7 @@ pub(super) fn open_device(
         punch: !spec.read_only,
         file: Some(file),
         image: None,
+        slot: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

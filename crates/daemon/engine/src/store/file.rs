@@ -160,6 +160,7 @@ pub(super) fn lock_and_measure(
         punch,
         file: Some(file),
         image: None,
+        slot: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

@@ -1,6 +1,6 @@
 //! Opens an image of Ceph.
 
-use rbd::{Image, Library, OpenError, Options};
+use rbd::{Image, ImageSlot, Library, OpenError, Options};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -25,7 +25,8 @@ pub(super) fn image(
         image: of.image.clone(),
         conf: of.conf.clone(),
         user: of.user.clone(),
-        read_only: spec.read_only,
+        // Its owner opens it for writing, when there is one.
+        read_only: spec.read_only || of.in_group,
         break_lock: of.break_lock,
         answer: rbd::ANSWER,
         lock_wait: rbd::LOCK_WAIT,
@@ -59,21 +60,22 @@ pub(super) fn image(
         physical: spec.physical.unwrap_or(PHYSICAL.max(spec.block)),
         punch: !spec.read_only,
         key: Some(key),
-        image: Some(image),
+        slot: of.in_group.then(ImageSlot::default),
+        image: (!of.in_group).then_some(image),
         ..ram_store(volume)
     })
 }
 
-/// The UUID of an image: the same on every machine that serves it (RFC 9562 §5.8).
-pub(super) fn uuid_of(image: &Image) -> Uuid {
-    let identity = image.identity();
+/// The UUID of an image: the same on every machine that serves it (RFC 9562 §5.8). `None`: it is no image's identity.
+pub(super) fn uuid_of(key: &FileIdentity) -> Option<Uuid> {
+    let FileIdentity::Image { cluster, pool, namespace, id } = key else { return None };
     let mut digest = Sha256::new();
-    let pool = identity.pool.to_string();
-    for part in ["blockwire rbd image", &identity.fsid, &pool, &identity.namespace, &identity.id] {
+    let pool = pool.to_string();
+    for part in ["blockwire rbd image", cluster, &pool, namespace, id] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }
     let mut bytes = [0; 16];
     bytes.iter_mut().zip(digest.finalize()).for_each(|(byte, of)| *byte = of);
-    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    Some(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }

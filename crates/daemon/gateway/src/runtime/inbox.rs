@@ -11,8 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use group::{
-    Answer, Command, ExecutionId, GroupId, HostBindError, InstanceId, LinkPayload, PortError, RequestId,
-    Snapshot, Term,
+    Answer, Command, ExecutionId, GroupId, InstanceId, LinkPayload, PortError, RequestId, Snapshot, Term,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use volume::{Notice, PortId, Requester, Uuid};
@@ -78,8 +77,8 @@ pub enum RuntimeRequest {
     AllocatePort(Arc<str>, SyncSender<Result<PortId, PortError>>),
     /// More controller identifiers.
     AllocateControllerIds,
-    /// A host of this identifier and name wants to connect here.
-    BindHost([u8; 16], Arc<str>, SyncSender<Result<(), HostBindError>>),
+    /// A host of this identifier and name wants to connect here; [`Output::HostBound`](group::Output::HostBound) answers.
+    BindHost(RequestId, [u8; 16], Arc<str>),
     /// It is gone from here.
     ReleaseHost([u8; 16]),
     /// Hands all groups to other gateways and takes none. Told when the last one is given.

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use buf::Time;
 use group::{
-    GroupId, HostBindError, InstanceId, LinkId, LinkPayload, Member, MemberConfig, ObjectName, Output,
-    PathState, PortError, RequestId, StoreRequest, StoreTicket, Timing,
+    GroupId, InstanceId, LinkId, LinkPayload, Member, MemberConfig, ObjectName, Output, PathState, PortError,
+    RequestId, StoreRequest, StoreTicket, Timing,
 };
 use volume::{PortId, Uuid};
 
@@ -64,7 +64,7 @@ impl MemberStore for Arc<GroupStore> {
 /// What this gateway serves to its hosts. Called by the runtime's thread; it must not wait.
 pub trait GroupTarget: Send {
     /// Something for the target: `Open`, `Quiesce`, `Close`, `Execute`, `Answer`, `Path`, `Snapshot`, `Notices`,
-    /// `NoticesLost`, `RecordStored`, `ControllerIds`, `NoControllerIds`, `Configuration`, `NotDrained`, `Damaged`,
+    /// `NoticesLost`, `RecordStored`, `HostBound`, `ControllerIds`, `NoControllerIds`, `Configuration`, `NotDrained`, `Damaged`,
     /// `Restart`. No others come.
     fn handle_output(&mut self, output: Output<LinkPayload>);
 
@@ -130,7 +130,6 @@ impl Runtime {
             counters: GroupCounters::default(),
             numbers: 0,
             ports: BTreeMap::new(),
-            hosts: BTreeMap::new(),
             drains: Vec::new(),
         };
         let thread = thread::Builder::new().name("gateway".to_owned()).spawn(move || driver.run())?;
@@ -187,7 +186,6 @@ struct Driver<S, T> {
     counters: GroupCounters,
     numbers: u64,
     ports: BTreeMap<RequestId, SyncSender<Result<PortId, PortError>>>,
-    hosts: BTreeMap<RequestId, SyncSender<Result<(), HostBindError>>>,
     drains: Vec<SyncSender<()>>,
 }
 
@@ -208,7 +206,6 @@ impl<S: MemberStore, T: GroupTarget> Driver<S, T> {
         self.inbox.end();
         // Who waits for an answer is told that there is none.
         self.ports.clear();
-        self.hosts.clear();
         self.drains.clear();
     }
 
@@ -296,12 +293,7 @@ impl<S: MemberStore, T: GroupTarget> Driver<S, T> {
                 member.allocate_port(now, id, &name);
             }
             RuntimeRequest::AllocateControllerIds => member.allocate_controller_ids(now),
-            RuntimeRequest::BindHost(host, name, answer) => {
-                self.numbers += 1;
-                let id = RequestId(self.numbers);
-                self.hosts.insert(id, answer);
-                member.bind_host(now, id, host, &name);
-            }
+            RuntimeRequest::BindHost(id, host, name) => member.bind_host(now, id, host, &name),
             RuntimeRequest::ReleaseHost(host) => member.release_host(now, host),
             RuntimeRequest::Drain(told) => {
                 self.drains.push(told);
@@ -350,9 +342,6 @@ impl<S: MemberStore, T: GroupTarget> Driver<S, T> {
                 Output::Port { id, result } => {
                     // Who asked may have lost patience.
                     let _ = self.ports.remove(&id).map(|answer| answer.try_send(result));
-                }
-                Output::HostBound { id, result } => {
-                    let _ = self.hosts.remove(&id).map(|answer| answer.try_send(result));
                 }
                 Output::Drained => self.drains.drain(..).for_each(|told| {
                     let _ = told.try_send(());

@@ -200,6 +200,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         http: None,
         control_group: None,
         sandbox: config::plan::SandboxSettings::default(),
+        group: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
         ways: ExportPlan { targets: vec![target], subsystems: vec![subsystem] },
