@@ -351,7 +351,7 @@ fn handle_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();
     let watch = move || {
-        sandbox::renounce_files();
+        sandbox::deny_files_to_this_thread();
         let mut heed = SignalState::default();
         for signal in signals.forever() {
             match heed.handle_signal(signal, Instant::now()) {

@@ -66,7 +66,7 @@ pub(crate) struct Arena {
     pub(crate) used: Cell<usize>,
     pub(crate) returned: Cell<u64>,
     /// Whether its memory shows that nobody has filled it.
-    #[cfg(feature = "rig")]
+    #[cfg(feature = "poison")]
     pub(crate) poisoned: Cell<bool>,
 }
 
@@ -135,7 +135,7 @@ impl Arena {
             floor: Cell::new(0),
             used: Cell::new(0),
             returned: Cell::new(0),
-            #[cfg(feature = "rig")]
+            #[cfg(feature = "poison")]
             poisoned: Cell::new(false),
         }
     }
@@ -226,7 +226,7 @@ impl Arena {
     }
 
     /// Nothing of a block that nobody names is what was there last.
-    #[cfg(feature = "rig")]
+    #[cfg(feature = "poison")]
     fn poison(&self, lease: BlockLease) {
         if self.poisoned.get() {
             // SAFETY: the block is within the arena, which is mapped and initialised, and nobody names it: it is
@@ -239,7 +239,7 @@ impl Arena {
     }
 
     /// Nothing is done to memory outside of tests.
-    #[cfg(not(feature = "rig"))]
+    #[cfg(not(feature = "poison"))]
     #[inline(always)]
     fn poison(&self, _: BlockLease) {}
 

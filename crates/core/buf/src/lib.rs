@@ -28,7 +28,7 @@ mod lender;
 mod loan;
 mod memory_mapping;
 mod payload;
-#[cfg(feature = "rig")]
+#[cfg(feature = "poison")]
 pub mod poison;
 mod pool;
 mod region;

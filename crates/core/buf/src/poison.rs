@@ -4,7 +4,7 @@
 //! them and when it gets them back. If the pattern reaches a disk or a socket, the memory was not filled for
 //! that command: in production it would contain another command's data.
 //!
-//! Invariant: without the feature `rig`, which only tests and the simulated world enable, nothing of this is
+//! Invariant: without the feature `poison`, which only tests and the simulated world enable, nothing of this is
 //! in the program.
 
 /// The pattern: four bytes that no data of a test repeats, over and over.

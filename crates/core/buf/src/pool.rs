@@ -50,7 +50,7 @@ impl Pool {
     ///
     /// # Panics
     /// As [`Pool::new`].
-    #[cfg(feature = "rig")]
+    #[cfg(feature = "poison")]
     pub fn new_poisoned(bytes: usize) -> Self {
         let pool = Pool::new(bytes);
         pool.arena.poisoned.set(true);
@@ -189,11 +189,6 @@ impl Pool {
             lent: self.arena.lent.get(),
             reserved: self.arena.reserved_bytes(),
         }
-    }
-
-    /// The arena's address and length, to register it with the kernel.
-    pub fn arena_range(&self) -> (*mut u8, usize) {
-        (self.arena.base.as_ptr(), self.arena.capacity())
     }
 }
 

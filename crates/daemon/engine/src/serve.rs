@@ -229,7 +229,7 @@ fn enter_sandbox(
         return off("[sandbox] in the configuration, or --sandbox, turns it on");
     }
     // To go on with them takes mounts, devices and processes.
-    if attachments::has_left(control) {
+    if attachments::has_waiting_attachments(control) {
         let why = "the previous daemon left attachments to go on with";
         tracing::warn!(target: area::SERVE, why, "no sandbox, though the configuration asks for one");
         return off(why);

@@ -290,12 +290,12 @@ impl Attachments {
     }
 }
 
-/// The waiting attachments of the previous daemon with this control socket.
 /// Whether the previous daemon with this control socket was killed or stopped while attachments were in use.
-pub fn has_left(control: &Path) -> bool {
+pub fn has_waiting_attachments(control: &Path) -> bool {
     !waiting_attachments(&record::record_dir(Some(control)), control).is_empty()
 }
 
+/// Attachments of a daemon with this control socket whose holder is gone, and whose I/O waits.
 fn waiting_attachments(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
     let mut all = list::find_attachments(dir).unwrap_or_else(|why| {
         tracing::warn!(target: area::ATTACH, %why, "attachments of the previous daemon are not taken over");

@@ -112,9 +112,9 @@ pub fn enforce(policy: &Policy) -> Report {
     Report { landlock, seccomp }
 }
 
-/// Takes all files from this thread, which has what it needs open already: one that began before [`enforce`].
-/// False: the kernel has no landlock.
-pub fn renounce_files() -> bool {
+/// Denies the calling thread every file that it has not opened yet, and every TCP port; for a thread that began
+/// before [`enforce`]. False: the kernel has no landlock.
+pub fn deny_files_to_this_thread() -> bool {
     files::restrict_files(&Policy { connect: Some(BTreeSet::new()), ..Policy::default() }).is_ok()
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::spin::{SpinEstimator, WaitStats};
 use crate::system::{self, Epoll};
 use crate::usage;
-use crate::wire_protocol::{LoadOp, Outgoing, ProtocolClient, WireIo};
+use crate::wire_protocol::{LoadOp, Outgoing, ProtocolClient, WireRequest};
 
 pub use plan::{BackgroundLoad, LoadMeasurement, LoadPhase, LoadPlan};
 
@@ -424,7 +424,7 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
             (None, Some(percent)) if next_random(&mut self.random) % 100 < u64::from(percent) => LoadOp::Read,
             (None, Some(_)) => LoadOp::Write,
         };
-        let request = WireIo { tag, op, offset, len };
+        let request = WireRequest { tag, op, offset, len };
         if !connection.client.encode_request(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;

@@ -19,7 +19,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::spin::{SpinEstimator, WaitMode, WaitStats};
 use crate::system;
 use crate::wire_protocol::bare::{HEADER_LEN, parse_request, reply_header};
-use crate::wire_protocol::{LoadOp, WireIo};
+use crate::wire_protocol::{LoadOp, WireRequest};
 
 /// What one receive may bring at most.
 const RECEIVE_BYTES_MAX: usize = 256 << 10;
@@ -79,7 +79,7 @@ struct Connection {
     from: usize,
     to: usize,
     /// The request whose data is arriving, and how much is to come.
-    arriving: Option<(WireIo, usize)>,
+    arriving: Option<(WireRequest, usize)>,
     receiving: bool,
     sending: bool,
     /// The peer is gone: closed when nothing is under way.
@@ -88,7 +88,7 @@ struct Connection {
     filling: usize,
     batches: [SendBatch; 2],
     /// Requests that have no room in a batch yet.
-    waiting: VecDeque<WireIo>,
+    waiting: VecDeque<WireRequest>,
 }
 
 /// The ring and all that it works for. Memory that the kernel was told of belongs to a connection,
@@ -424,7 +424,7 @@ impl Connection {
 }
 
 /// Where in a memory of `size` bytes a request's data lies.
-fn data_offset(request: WireIo, size: usize) -> usize {
+fn data_offset(request: WireRequest, size: usize) -> usize {
     (request.offset % (size - request.len as usize + 1) as u64) as usize
 }
 
@@ -445,7 +445,7 @@ impl SendBatch {
         clippy::indexing_slicing,
         reason = "the slots were made long enough; `place` keeps a request within the memory"
     )]
-    fn add(&mut self, request: WireIo, memory: &[u8]) -> bool {
+    fn add(&mut self, request: WireRequest, memory: &[u8]) -> bool {
         let data = if request.op == LoadOp::Read { request.len as usize } else { 0 };
         let bytes = HEADER_LEN + data;
         let full = self.bytes + bytes > BATCH_BYTES_MAX || self.pieces.len() + 2 > IOVECS_MAX;

@@ -1,9 +1,9 @@
 //! Failpoints: bugs that tests plant in the production code, to check that they are noticed.
 //!
-//! Invariant: without the feature `rig`, which only tests enable, [`is_on`] is a constant `false`, and no
+//! Invariant: without the feature `failpoints`, which only tests enable, [`is_on`] is a constant `false`, and no
 //! planted bug is in the program.
 
-#[cfg(feature = "rig")]
+#[cfg(feature = "failpoints")]
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A place in the code, and the bug that it has while it is on.
@@ -51,24 +51,24 @@ impl Failpoint {
     ];
 }
 
-#[cfg(feature = "rig")]
+#[cfg(feature = "failpoints")]
 static ENABLED: AtomicU8 = AtomicU8::new(0);
 
 /// Turns a failpoint on in all of this process.
-#[cfg(feature = "rig")]
+#[cfg(feature = "failpoints")]
 pub fn turn_on(bug: Failpoint) {
     ENABLED.store(bug as u8, Ordering::Relaxed);
 }
 
 /// Whether this failpoint is on.
-#[cfg(feature = "rig")]
+#[cfg(feature = "failpoints")]
 #[must_use]
 pub fn is_on(bug: Failpoint) -> bool {
     ENABLED.load(Ordering::Relaxed) == bug as u8
 }
 
 /// Whether this failpoint is on: none is.
-#[cfg(not(feature = "rig"))]
+#[cfg(not(feature = "failpoints"))]
 #[must_use]
 #[inline(always)]
 pub const fn is_on(_: Failpoint) -> bool {

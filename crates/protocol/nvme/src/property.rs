@@ -72,12 +72,12 @@ impl ControllerConfiguration {
     }
 
     /// IOSQES: a submission queue entry has 2^this bytes.
-    pub fn submission_size(self) -> u8 {
+    pub fn iosqes(self) -> u8 {
         (self.0 >> 16) as u8 & 15
     }
 
     /// IOCQES: a completion queue entry has 2^this bytes.
-    pub fn completion_size(self) -> u8 {
+    pub fn iocqes(self) -> u8 {
         (self.0 >> 20) as u8 & 15
     }
 
@@ -159,10 +159,10 @@ mod tests {
         let cc = ControllerConfiguration(0x0046_0001);
         assert_eq!(cc, ControllerConfiguration::ENABLE);
         assert!(cc.is_enabled());
-        assert_eq!((cc.submission_size(), cc.completion_size()), (6, 4));
+        assert_eq!((cc.iosqes(), cc.iocqes()), (6, 4));
         let all = ControllerConfiguration(0x0196_9ae0);
         assert_eq!((all.command_sets(), all.page_size(), all.arbitration()), (6, 5, 3));
-        assert_eq!((all.shutdown(), all.submission_size(), all.completion_size()), (2, 6, 9));
+        assert_eq!((all.shutdown(), all.iosqes(), all.iocqes()), (2, 6, 9));
         assert!(all.independent_of_media() && !all.is_enabled());
         assert_eq!((cc.with_shutdown(1).0, cc.disabled().0), (0x0046_4001, 0x0046_0000));
     }

@@ -44,7 +44,7 @@ mod library;
 mod mailbox;
 mod reactor_threads;
 mod recv_memory;
-mod send_crowd;
+mod send_buffer_size;
 mod slot_table;
 mod socket;
 mod uring;

@@ -19,12 +19,9 @@ use zerocopy::{FromZeros, IntoBytes};
 pub struct DiscoveryEntries {
     /// Counts the changes (GENCTR).
     pub generation: u64,
-    /// Where to find what; at most [`ENTRIES_MAX`].
+    /// Where to find what: as many as the configuration has listeners of subsystems, and referrals.
     pub entries: Vec<DiscoveryEntry>,
 }
-
-/// The most entries: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
-pub const ENTRIES_MAX: usize = 4096;
 
 impl DiscoveryEntries {
     /// The records that this host sees which came by `local`.

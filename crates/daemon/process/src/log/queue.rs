@@ -46,7 +46,7 @@ impl LogQueue {
         let outlet = Arc::<LogQueue>::default();
         let writer = outlet.clone();
         thread::Builder::new().name("stderr".to_owned()).spawn(move || {
-            sandbox::renounce_files();
+            sandbox::deny_files_to_this_thread();
             writer.write_loop(sink, &count);
         })?;
         Ok(outlet)

@@ -11,13 +11,13 @@
 
 use std::io;
 
-use super::{LoadOp, Outgoing, ProtocolClient, WireIo, protocol_error};
+use super::{LoadOp, Outgoing, ProtocolClient, WireRequest, protocol_error};
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 48;
 
 /// The header of a request.
-pub fn request_header(request: WireIo) -> [u8; HEADER_LEN] {
+pub fn request_header(request: WireRequest) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[0] = match request.op {
         LoadOp::Read => 1,
@@ -30,7 +30,7 @@ pub fn request_header(request: WireIo) -> [u8; HEADER_LEN] {
 }
 
 /// The request that a header says, if it says one.
-pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<WireIo> {
+pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<WireRequest> {
     let op = match header[0] {
         1 => LoadOp::Read,
         2 => LoadOp::Write,
@@ -40,7 +40,7 @@ pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<WireIo> {
     let [_, len, tag, _, low, high, ..] = *words else { return None };
     let number = u32::from_le_bytes;
     let offset = u64::from(number(high)) << 32 | u64::from(number(low));
-    Some(WireIo { tag: number(tag), op, offset, len: number(len) })
+    Some(WireRequest { tag: number(tag), op, offset, len: number(len) })
 }
 
 /// The header of a reply with `len` bytes of data.
@@ -66,7 +66,7 @@ pub struct BareClient {
 }
 
 impl ProtocolClient for BareClient {
-    fn encode_request(&mut self, request: WireIo, out: &mut Outgoing) -> bool {
+    fn encode_request(&mut self, request: WireRequest, out: &mut Outgoing) -> bool {
         out.push_header(&request_header(request));
         if request.op == LoadOp::Write {
             out.push_payload(request.len as usize);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn headers_say_what_was_meant() {
-        let request = WireIo { tag: 7, op: LoadOp::Write, offset: 0x1_2345_6789_abcd, len: 4096 };
+        let request = WireRequest { tag: 7, op: LoadOp::Write, offset: 0x1_2345_6789_abcd, len: 4096 };
         let parsed = parse_request(&request_header(request)).unwrap();
         assert_eq!(
             (parsed.tag, parsed.op, parsed.offset, parsed.len),

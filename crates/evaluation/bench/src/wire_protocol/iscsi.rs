@@ -10,7 +10,7 @@ use iscsi::wire::{
 };
 
 use super::session::IscsiSession;
-use super::{LoadOp, Outgoing, ProtocolClient, WireIo, protocol_error};
+use super::{LoadOp, Outgoing, ProtocolClient, WireRequest, protocol_error};
 
 /// The requesting side of a connection.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl IscsiClient {
 }
 
 impl ProtocolClient for IscsiClient {
-    fn encode_request(&mut self, request: WireIo, out: &mut Outgoing) -> bool {
+    fn encode_request(&mut self, request: WireRequest, out: &mut Outgoing) -> bool {
         if self.session.max_cmd_sn.lt(self.session.cmd_sn) {
             return false;
         }

@@ -20,7 +20,7 @@ pub enum LoadOp {
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub struct WireIo {
+pub struct WireRequest {
     /// Names the request on its connection; below the depth.
     pub tag: u32,
     /// Read or write.
@@ -34,7 +34,7 @@ pub struct WireIo {
 /// A protocol's client side on one connection: it encodes requests and decodes responses.
 pub trait ProtocolClient {
     /// Encodes a request, or gives false if the server takes no more now.
-    fn encode_request(&mut self, request: WireIo, out: &mut Outgoing) -> bool;
+    fn encode_request(&mut self, request: WireRequest, out: &mut Outgoing) -> bool;
 
     /// Takes what came; gives how many bytes it took (what is left is shown again with more behind
     /// it) and pushes the tags of the requests that are done.

@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::association::{NvmeQueue, command_capsule};
-use super::{LoadOp, Outgoing, ProtocolClient, WireIo, protocol_error};
+use super::{LoadOp, Outgoing, ProtocolClient, WireRequest, protocol_error};
 
 /// What a request waits for, by tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl NvmeTcpClient {
 }
 
 impl ProtocolClient for NvmeTcpClient {
-    fn encode_request(&mut self, request: WireIo, out: &mut Outgoing) -> bool {
+    fn encode_request(&mut self, request: WireRequest, out: &mut Outgoing) -> bool {
         let queue = self.queue;
         let Some(waits) = self.waits.get_mut(request.tag as usize) else { return false };
         let mut sqe = Sqe::new_zeroed();
@@ -216,10 +216,10 @@ mod tests {
             let mut client = NvmeTcpClient::new(queue(), 2);
             let mut out = Outgoing::new(4096);
             for tag in 0..2 {
-                assert!(
-                    client
-                        .encode_request(WireIo { tag, op: LoadOp::Read, offset: 8192, len: 4096 }, &mut out)
-                );
+                assert!(client.encode_request(
+                    WireRequest { tag, op: LoadOp::Read, offset: 8192, len: 4096 },
+                    &mut out
+                ));
             }
             let commands = bytes(&mut out);
             assert_eq!(commands.len(), 2 * CapsuleCmd::LEN);
@@ -242,12 +242,12 @@ mod tests {
     fn short_writes_go_in_the_capsule_and_long_ones_as_they_are_asked_for() {
         let mut client = NvmeTcpClient::new(NvmeQueue { data_at: 128, ..queue() }, 2);
         let mut out = Outgoing::new(64 << 10);
-        client.encode_request(WireIo { tag: 0, op: LoadOp::Write, offset: 0, len: 8192 }, &mut out);
+        client.encode_request(WireRequest { tag: 0, op: LoadOp::Write, offset: 0, len: 8192 }, &mut out);
         let short = bytes(&mut out);
         let head = CapsuleCmd::from_prefix(&short).unwrap();
         assert_eq!((head.common.pdo, head.common.plen.get() as usize), (128, short.len()));
         assert_eq!((short.len(), head.sqe.dptr.identifier), (128 + 8192, SglDescriptor::IN_CAPSULE));
-        client.encode_request(WireIo { tag: 1, op: LoadOp::Write, offset: 0, len: 40 << 10 }, &mut out);
+        client.encode_request(WireRequest { tag: 1, op: LoadOp::Write, offset: 0, len: 40 << 10 }, &mut out);
         assert_eq!(bytes(&mut out).len(), 72);
         let wanted = R2t::new(1, 77, 4096, 36 << 10);
         client.handle_input(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
         for row in rows {
             let mut client = NvmeTcpClient::new(queue(), 1);
             let mut out = Outgoing::new(4096);
-            client.encode_request(WireIo { tag: 0, op: LoadOp::Read, offset: 0, len: 4096 }, &mut out);
+            client.encode_request(WireRequest { tag: 0, op: LoadOp::Read, offset: 0, len: 4096 }, &mut out);
             assert!(client.handle_input(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
         }
     }

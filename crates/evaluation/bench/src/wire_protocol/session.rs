@@ -2,7 +2,7 @@
 
 use iscsi::wire::{CommandFlags, Itt, Lun, Pdu, ScsiCommand, Sn};
 
-use super::{LoadOp, WireIo};
+use super::{LoadOp, WireRequest};
 
 /// A session that is logged in, and its one connection.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl IscsiSession {
     }
 
     /// READ (10) or WRITE (10).
-    pub(super) fn read_write_command(&mut self, request: WireIo) -> ScsiCommand {
+    pub(super) fn read_write_command(&mut self, request: WireRequest) -> ScsiCommand {
         let direction = match request.op {
             LoadOp::Read => CommandFlags::READ,
             LoadOp::Write => CommandFlags::WRITE,

@@ -22,8 +22,8 @@ pub fn against(script: ScriptedTarget) -> World<IscsiPath> {
     world
 }
 
-/// An honest target but for one command.
-pub fn but_for(
+/// A target that answers honestly, except one command: `opcode`, with these bytes 1 and 2 of its CDB if they are given.
+pub fn honest_target_except(
     opcode: u8,
     second: Option<u8>,
     third: Option<u8>,
@@ -76,7 +76,7 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
         (0xa3, None, None, long(&[0, 0, 0, 0xff])),
     ];
     for (opcode, second, third, answer) in cases {
-        let mut world = but_for(opcode, second, third, answer.clone());
+        let mut world = honest_target_except(opcode, second, third, answer.clone());
         let info = up(&mut world);
         let geometry = info.geometry.unwrap();
         assert_eq!(geometry.blocks, 1000, "{answer:?}");
@@ -103,7 +103,7 @@ fn attack_88_units_and_sizes_that_cannot_be() {
         (0x9e, None, good(&[0; 15]), "too short"),
     ];
     for (opcode, second, answer, complaint) in cases {
-        let mut world = but_for(opcode, second, None, answer.clone());
+        let mut world = honest_target_except(opcode, second, None, answer.clone());
         world.with(|path, cx| path.connect(cx));
         match next(&mut world) {
             PathEvent::Down(DownReason::Refused(text)) => {
@@ -154,7 +154,7 @@ fn attack_88_extents_and_registrations_that_lie() {
         (ScriptedAnswer::Good(vec![0xff; 7]), None),
     ];
     for (answer, expected) in cases {
-        let mut world = but_for(0x9e, Some(0x12), None, answer.clone());
+        let mut world = honest_target_except(0x9e, Some(0x12), None, answer.clone());
         up(&mut world);
         let (how, _) = run(&mut world, Op::Extents(span(10, 90)), Payload::None);
         match expected {
@@ -163,7 +163,7 @@ fn attack_88_extents_and_registrations_that_lie() {
         }
     }
     for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
-        let mut world = but_for(0x5e, Some(3), None, ScriptedAnswer::Good(status));
+        let mut world = honest_target_except(0x5e, Some(3), None, ScriptedAnswer::Good(status));
         up(&mut world);
         world.with(|path, cx| path.submit_reservation_op(cx, IoId(1), ReservationOp::Report)).unwrap();
         let PathEvent::ReservationReply { how: Err(how), .. } = next(&mut world) else {
@@ -209,7 +209,7 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         (ScriptedAnswer::Check(2, 0x0402), "stopped"),
         (ScriptedAnswer::Check(2, 0x3a00), "no medium"),
     ] {
-        let mut world = but_for(0x00, None, None, answer.clone());
+        let mut world = honest_target_except(0x00, None, None, answer.clone());
         let before = world.now;
         world.with(|path, cx| path.connect(cx));
         let PathEvent::Down(DownReason::Refused(text) | DownReason::Lost(text)) = next(&mut world) else {
@@ -242,7 +242,7 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         // GOOD, without the data.
         (ScriptedAnswer::Good(vec![]), "Failed(Failed(Internal))"),
     ] {
-        let mut world = but_for(0x28, None, None, answer.clone());
+        let mut world = honest_target_except(0x28, None, None, answer.clone());
         up(&mut world);
         let room = delivery::payload_for_read(&world.pool, 1024);
         let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
@@ -386,7 +386,7 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
         (Some(TmfResponseCode::REJECTED), vec![1, 5], "InDoubt", 30),
         (None, vec![1, 5], "InDoubt", 55),
     ] {
-        let mut world = but_for(0x2a, None, None, ScriptedAnswer::Silence);
+        let mut world = honest_target_except(0x2a, None, None, ScriptedAnswer::Silence);
         up(&mut world);
         world.script.as_mut().unwrap().managed = managed;
         let before = write(&mut world);

@@ -13,13 +13,13 @@ use crate::{next, run, span, up};
 use testkit::delivery;
 use testkit::scripted_iscsi_target::{ScriptedAnswer, ScriptedTarget, honest_answer};
 
-use crate::hostile::{against, but_for};
+use crate::hostile::{against, honest_target_except};
 
 /// What a path that is closed refuses need not wait on another one, which must not find this one open.
 #[test]
 fn a_closed_path_says_so_before_its_operations_end() {
     for (sense, access) in [(0x040c, PathAccess::Inaccessible), (0x040a, PathAccess::Transition)] {
-        let mut world = but_for(0x28, None, None, ScriptedAnswer::Check(2, sense));
+        let mut world = honest_target_except(0x28, None, None, ScriptedAnswer::Check(2, sense));
         up(&mut world);
         let room = delivery::payload_for_read(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();

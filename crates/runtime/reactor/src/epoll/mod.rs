@@ -23,7 +23,7 @@ use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::{link_from_tag, tag_from_link};
 use crate::mailbox::IncomingLink;
 use crate::recv_memory;
-use crate::send_crowd::{CrowdedLink, SendCrowd};
+use crate::send_buffer_size::{LargeSends, LinkSendBuffer};
 use crate::socket;
 use crate::world::{WaitLimit, World};
 use crate::world_state::WorldState;
@@ -39,7 +39,7 @@ pub(crate) struct Epoll<M> {
     base: WorldState<M>,
     poll: Poll,
     links: Slab<Link<M>>,
-    crowd: SendCrowd,
+    large_sends: LargeSends,
     /// Links that have a receive to do and bytes to do it with.
     due: VecDeque<Tag>,
     /// Links whose long send goes on once others have had their turn.
@@ -53,7 +53,7 @@ struct Link<M> {
     fd: OwnedFd,
     recv: Option<RecvOp>,
     send: Option<Sending>,
-    crowded: CrowdedLink,
+    send_buffer: LinkSendBuffer,
     readable: bool,
     writable: bool,
     /// The peer has ended or failed: a short read is not the last.
@@ -70,7 +70,7 @@ impl<M> Link<M> {
             fd,
             recv: None,
             send: None,
-            crowded: CrowdedLink::default(),
+            send_buffer: LinkSendBuffer::default(),
             readable: false,
             writable: true,
             hung_up: false,
@@ -108,7 +108,7 @@ impl<M> Epoll<M> {
             base,
             poll,
             links,
-            crowd: SendCrowd::default(),
+            large_sends: LargeSends::default(),
             due: VecDeque::new(),
             due_sends: VecDeque::new(),
             starved: Vec::new(),
@@ -312,7 +312,7 @@ impl<M> Epoll<M> {
     fn finish_send(&mut self, tag: Tag, how: Result<(), Errno>) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let Some(Sending { op, .. }) = link.send.take() else { return };
-        self.crowd.note_send_ended(&mut link.crowded);
+        self.large_sends.note_send_ended(&mut link.send_buffer);
         if how.is_ok() {
             self.base.counters.sends.add(1);
             self.base.counters.send_bytes.add(op.len as u64);
@@ -338,7 +338,7 @@ impl<M> Epoll<M> {
                 self.take_link_fd(tag);
             }
             LinkPhase::Leaving(LinkDeparture::Move { to, message }) => {
-                link.crowded.restore_buffer(&link.fd);
+                link.send_buffer.restore_buffer(&link.fd);
                 self.poll.unwatch(link.fd.as_raw_fd());
                 if let Some(fd) = self.take_link_fd(tag) {
                     self.base.post_link(to, fd, IncomingLink::Moved(message));
@@ -400,7 +400,7 @@ impl<M> IoDriver<M> for Epoll<M> {
         match self.links.get_mut(tag) {
             Some(at) if matches!(at.phase, LinkPhase::Open) => {
                 assert!(at.send.is_none(), "one send at a time per link");
-                self.crowd.note_send_started(&mut at.crowded, &at.fd, op.len);
+                self.large_sends.note_send_started(&mut at.send_buffer, &at.fd, op.len);
                 at.send = Some(Sending { op, at: 0 });
                 self.continue_send(tag);
             }

@@ -36,7 +36,7 @@ impl<M> Uring<'_, M> {
                 self.take_link_fd(tag);
             }
             LinkPhase::Leaving(LinkDeparture::Move { to, message }) => {
-                link.crowded.restore_buffer(&link.fd);
+                link.send_buffer.restore_buffer(&link.fd);
                 if let Some(fd) = self.take_link_fd(tag) {
                     self.base.post_link(to, fd, IncomingLink::Moved(message));
                 }

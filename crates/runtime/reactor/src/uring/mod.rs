@@ -34,7 +34,7 @@ use crate::clock;
 use crate::disk::{DiskSyscall, SyscallKind};
 use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::{link_from_tag, tag_from_link};
-use crate::send_crowd::{CrowdedLink, SendCrowd};
+use crate::send_buffer_size::{LargeSends, LinkSendBuffer};
 use crate::slot_table::SlotTable;
 use crate::socket;
 use crate::world::{WaitLimit, World};
@@ -82,7 +82,7 @@ pub(crate) struct Uring<'r, M> {
     sends: SlotTable<SendFlight>,
     stages: Option<ProvidedBuffers>,
     depths: DiskQueues,
-    crowd: SendCrowd,
+    large_sends: LargeSends,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
     /// When such were tried last, none could be started.
@@ -93,7 +93,7 @@ struct Link<M> {
     fd: OwnedFd,
     recv: RecvState,
     send: Option<u32>,
-    crowded: CrowdedLink,
+    send_buffer: LinkSendBuffer,
     /// The last receive left bytes in the socket.
     has_more: bool,
     phase: LinkPhase<M>,
@@ -107,7 +107,7 @@ impl<M> Link<M> {
             fd,
             recv: RecvState::Nothing,
             send: None,
-            crowded: CrowdedLink::default(),
+            send_buffer: LinkSendBuffer::default(),
             has_more: false,
             phase,
             closes: false,
@@ -200,7 +200,7 @@ impl<'r, M> Uring<'r, M> {
             sends: SlotTable::new(),
             stages,
             depths: DiskQueues::default(),
-            crowd: SendCrowd::default(),
+            large_sends: LargeSends::default(),
             starved: VecDeque::new(),
             in_vain: false,
         };
@@ -317,7 +317,7 @@ impl<M> IoDriver<M> for Uring<'_, M> {
         if let Some(at) = self.links.get_mut(tag) {
             assert!(at.send.is_none(), "one send at a time per link");
             at.send = Some(slot);
-            self.crowd.note_send_started(&mut at.crowded, &at.fd, op.len);
+            self.large_sends.note_send_started(&mut at.send_buffer, &at.fd, op.len);
         }
         flight.link = Some(tag);
         flight.op = Some(op);

@@ -64,7 +64,7 @@ impl<M> Uring<'_, M> {
             Err(e) => Err(e),
         };
         link.send = None;
-        self.crowd.note_send_ended(&mut link.crowded);
+        self.large_sends.note_send_ended(&mut link.send_buffer);
         flight.link = None;
         let Some(op) = flight.op.take() else { return };
         self.sends.release(slot);

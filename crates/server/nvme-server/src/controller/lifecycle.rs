@@ -42,7 +42,7 @@ impl Controller {
             7 => self.is_discovery(),
             _ => false,
         };
-        let entries = (configuration.submission_size(), configuration.completion_size());
+        let entries = (configuration.iosqes(), configuration.iocqes());
         // A controller without I/O queues has no entries to size.
         let sized = entries == (6, 4) || self.is_discovery();
         let ready = !configuration.independent_of_media();

@@ -16,24 +16,24 @@ use crate::socket;
 /// A send of so many bytes counts: what is smaller is in the peer's hands soon.
 const LARGE_SEND_BYTES: usize = 64 << 10;
 /// From so many large sends at once on, buffers are small.
-const CROWD_LINKS: usize = 8;
+const MANY_LINKS: usize = 8;
 /// Down to so many they stay small.
 const FEW_LINKS: usize = 4;
 /// Bytes of a small buffer; the kernel doubles it for its own needs. It is what any process may set by default.
-const CROWDED_BUFFER_BYTES: i32 = 208 << 10;
+const SMALL_BUFFER_BYTES: i32 = 208 << 10;
 /// A peer is near if an answer takes no longer than this, in microseconds: with a small buffer for each of a crowd, more
 /// than 60 Gbit/s are still under way.
 const NEAR_US_MAX: u32 = 200;
 
 /// Large sends that are out, of all links of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct SendCrowd {
+pub(crate) struct LargeSends {
     out: usize,
 }
 
 /// What a link has to do with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CrowdedLink {
+pub(crate) struct LinkSendBuffer {
     /// Its send that is out counts.
     counts: bool,
     buffer: BufferSize,
@@ -50,7 +50,7 @@ enum BufferSize {
     Fixed,
 }
 
-impl CrowdedLink {
+impl LinkSendBuffer {
     /// The link goes to another shard, which knows nothing of its buffer: it has the system's size again.
     pub(crate) fn restore_buffer(&mut self, fd: &OwnedFd) {
         if std::mem::take(&mut self.buffer) == BufferSize::Small {
@@ -60,19 +60,19 @@ impl CrowdedLink {
     }
 }
 
-impl SendCrowd {
+impl LargeSends {
     /// A send of so many bytes starts.
     #[inline]
-    pub(crate) fn note_send_started(&mut self, link: &mut CrowdedLink, fd: &OwnedFd, bytes: usize) {
+    pub(crate) fn note_send_started(&mut self, link: &mut LinkSendBuffer, fd: &OwnedFd, bytes: usize) {
         if bytes < LARGE_SEND_BYTES {
             return;
         }
         self.out += 1;
         link.counts = true;
         match link.buffer {
-            BufferSize::Own if self.out >= CROWD_LINKS => {
+            BufferSize::Own if self.out >= MANY_LINKS => {
                 let is_ours = is_near(fd) && !socket::is_send_buffer_set(fd);
-                let made = is_ours && socket::set_send_buffer(fd, CROWDED_BUFFER_BYTES).is_ok();
+                let made = is_ours && socket::set_send_buffer(fd, SMALL_BUFFER_BYTES).is_ok();
                 link.buffer = if made { BufferSize::Small } else { BufferSize::Fixed };
             }
             BufferSize::Small if self.out <= FEW_LINKS => {
@@ -86,7 +86,7 @@ impl SendCrowd {
 
     /// The link's send has ended, however.
     #[inline]
-    pub(crate) fn note_send_ended(&mut self, link: &mut CrowdedLink) {
+    pub(crate) fn note_send_ended(&mut self, link: &mut LinkSendBuffer) {
         if std::mem::take(&mut link.counts) {
             self.out -= 1;
         }
@@ -112,29 +112,29 @@ mod tests {
 
     #[test]
     fn buffers_are_small_while_many_send_much() {
-        let mut crowd = SendCrowd::default();
-        let mut all: Vec<_> = (0..CROWD_LINKS + 2).map(|_| (CrowdedLink::default(), connected())).collect();
+        let mut sends = LargeSends::default();
+        let mut all: Vec<_> = (0..MANY_LINKS + 2).map(|_| (LinkSendBuffer::default(), connected())).collect();
         for (link, (fd, _)) in &mut all {
-            crowd.note_send_started(link, fd, LARGE_SEND_BYTES - 1);
+            sends.note_send_started(link, fd, LARGE_SEND_BYTES - 1);
         }
-        assert_eq!(crowd.out, 0, "small sends are no crowd");
+        assert_eq!(sends.out, 0, "small sends are no crowd");
         for (link, (fd, _)) in &mut all {
-            crowd.note_send_started(link, fd, LARGE_SEND_BYTES);
+            sends.note_send_started(link, fd, LARGE_SEND_BYTES);
         }
         let sizes: Vec<BufferSize> = all.iter().map(|(link, _)| link.buffer).collect();
-        assert!(sizes[..CROWD_LINKS - 1].iter().all(|size| *size == BufferSize::Own), "{sizes:?}");
-        assert!(sizes[CROWD_LINKS - 1..].iter().all(|size| *size == BufferSize::Small), "{sizes:?}");
-        let small = &all[CROWD_LINKS].1.0;
+        assert!(sizes[..MANY_LINKS - 1].iter().all(|size| *size == BufferSize::Own), "{sizes:?}");
+        assert!(sizes[MANY_LINKS - 1..].iter().all(|size| *size == BufferSize::Small), "{sizes:?}");
+        let small = &all[MANY_LINKS].1.0;
         assert!(socket::is_send_buffer_set(small) && !socket::is_send_buffer_set(&all[0].1.0));
         for (link, _) in &mut all {
-            crowd.note_send_ended(link);
-            crowd.note_send_ended(link);
+            sends.note_send_ended(link);
+            sends.note_send_ended(link);
         }
-        assert_eq!(crowd.out, 0, "each ends once");
-        let (link, (fd, _)) = &mut all[CROWD_LINKS];
-        crowd.note_send_started(link, fd, 1 << 20);
+        assert_eq!(sends.out, 0, "each ends once");
+        let (link, (fd, _)) = &mut all[MANY_LINKS];
+        sends.note_send_started(link, fd, 1 << 20);
         assert!(link.buffer == BufferSize::Own && !socket::is_send_buffer_set(fd), "it sends alone");
-        let (link, (fd, _)) = &mut all[CROWD_LINKS + 1];
+        let (link, (fd, _)) = &mut all[MANY_LINKS + 1];
         assert!(socket::is_send_buffer_set(fd));
         link.restore_buffer(fd);
         assert!(!socket::is_send_buffer_set(fd), "it goes elsewhere");
@@ -142,15 +142,15 @@ mod tests {
 
     #[test]
     fn a_size_that_somebody_has_set_stays() {
-        let mut crowd = SendCrowd { out: CROWD_LINKS };
+        let mut sends = LargeSends { out: MANY_LINKS };
         let (fd, _peer) = connected();
         socket::set_send_buffer(&fd, 64 << 10).unwrap();
-        let mut link = CrowdedLink::default();
-        crowd.note_send_started(&mut link, &fd, 1 << 20);
+        let mut link = LinkSendBuffer::default();
+        sends.note_send_started(&mut link, &fd, 1 << 20);
         assert_eq!(link.buffer, BufferSize::Fixed);
-        crowd.note_send_ended(&mut link);
-        crowd.out = 0;
-        crowd.note_send_started(&mut link, &fd, 1 << 20);
+        sends.note_send_ended(&mut link);
+        sends.out = 0;
+        sends.note_send_started(&mut link, &fd, 1 << 20);
         assert!(socket::is_send_buffer_set(&fd));
     }
 
