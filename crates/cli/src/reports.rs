@@ -55,7 +55,7 @@ pub enum RemoteReservation {
     /// It could not be asked for.
     Unknown {
         /// Why.
-        error: String,
+        why: String,
     },
 }
 

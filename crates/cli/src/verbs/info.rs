@@ -50,7 +50,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     let reservation = match &claims {
         Ok(Some(claims)) => Some(RemoteReservation::Known(RemoteReservationReport::of(claims))),
         Ok(None) => None,
-        Err(why) => Some(RemoteReservation::Unknown { error: why.message.clone() }),
+        Err(why) => Some(RemoteReservation::Unknown { why: why.message.clone() }),
     };
     let facts = json_value(&RemoteVolumeReport {
         uuid: info.uuid.map(|uuid| uuid.to_string()),
@@ -108,7 +108,7 @@ fn info_card(facts: &Value) -> String {
     let reservation = &facts["reservation"];
     line(
         "reservation",
-        match (&reservation["error"], &reservation["kind"]) {
+        match (&reservation["why"], &reservation["kind"]) {
             (Value::String(why), _) => why.clone(),
             (_, Value::String(kind)) => kind.clone(),
             _ => "none".to_owned(),
