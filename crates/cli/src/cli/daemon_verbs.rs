@@ -7,11 +7,9 @@ use clap::{Args, Subcommand};
 use crate::{daemon_args::DaemonArgs, key::KeyHash};
 use config::limit_keys::{parse_bytes, parse_count};
 use config::size;
-use engine::{
-    dataplane::volume_state::ACCESS_STATES,
-    serve::args::{NamedSpec, parse_named_spec},
-};
+use engine::serve::args::{NamedSpec, parse_named_spec};
 use multipath::suggest;
+use volume::PathAccess;
 
 const LATENCY_HELP: &str = "\
 --latency counts each command once in each stage, in the time of the shard's turns:
@@ -309,7 +307,7 @@ pub enum PathVerb {
 }
 
 fn parse_path_state(text: &str) -> Result<String, String> {
-    let words = ACCESS_STATES.map(|(word, _)| word);
+    let words = PathAccess::ALL.map(PathAccess::name);
     match words.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!("unknown state{}", suggest::unknown_word_hint(text, words))),

@@ -29,6 +29,28 @@ pub enum PathAccess {
 }
 
 impl PathAccess {
+    /// All of them.
+    pub const ALL: [PathAccess; 6] = [
+        PathAccess::Optimized,
+        PathAccess::NonOptimized,
+        PathAccess::Standby,
+        PathAccess::Inaccessible,
+        PathAccess::PersistentLoss,
+        PathAccess::Transition,
+    ];
+
+    /// Its name in requests and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            PathAccess::Optimized => "optimized",
+            PathAccess::NonOptimized => "non-optimized",
+            PathAccess::Standby => "standby",
+            PathAccess::Inaccessible => "inaccessible",
+            PathAccess::PersistentLoss => "persistent-loss",
+            PathAccess::Transition => "transition",
+        }
+    }
+
     /// Whether blocks can be read and written by such a path.
     pub fn allows_io(self) -> bool {
         match self {

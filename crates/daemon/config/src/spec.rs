@@ -13,7 +13,7 @@ mod stripe;
 
 use std::{fmt, path::PathBuf};
 
-use multipath::{Url, url::SecretSource};
+use multipath::{Url, url::RelativeSecretFile};
 use uuid::Uuid;
 
 pub use self::{rbd::RbdImage, spec_error::SpecError, stripe::StripeSpec};
@@ -144,22 +144,21 @@ impl VolumeSource {
         }
     }
 
-    /// Whether a file with a secret is named by a path that depends on the current directory.
-    pub fn has_relative_secret(&self) -> bool {
-        let urls = match self {
-            VolumeSource::Remote(urls) => urls,
+    /// A file with a secret that is named by a path that depends on the current directory.
+    pub fn relative_secret_file(&self) -> Option<RelativeSecretFile> {
+        match self {
+            VolumeSource::Remote(urls) => {
+                RelativeSecretFile::find_in(&Url::parse_joined(urls).unwrap_or_default())
+            }
             VolumeSource::Stripe(striped) => {
-                return striped.legs.iter().any(|leg| leg.source.has_relative_secret());
+                striped.legs.iter().find_map(|leg| leg.source.relative_secret_file())
             }
             VolumeSource::Ram
             | VolumeSource::File(_)
             | VolumeSource::Device(_)
             | VolumeSource::Null
-            | VolumeSource::Rbd(_) => {
-                return false;
-            }
-        };
-        have_relative_secret(&Url::parse_joined(urls).unwrap_or_default())
+            | VolumeSource::Rbd(_) => None,
+        }
     }
 
     /// The kind as listed to users.
@@ -190,15 +189,6 @@ impl VolumeSource {
             }
         }
     }
-}
-
-/// Whether the file of a secret is named as it is from the directory of who wrote the URL.
-pub fn have_relative_secret(urls: &[Url]) -> bool {
-    let named = urls
-        .iter()
-        .flat_map(|url| [&url.options.secret, &url.options.mutual_secret, &url.options.tls_key])
-        .flatten();
-    named.into_iter().any(|at| matches!(at, SecretSource::File(path) if path.is_relative()))
 }
 
 /// A volume as asked for, before anything is opened.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use super::list::{self, AttachState, FoundAttachment};
 use super::record;
 use super::{AccessPoints, AttachCancellation, AttachOptions, Attachment, DetachHandle};
-use config::spec;
 use control::AttachRequest;
 use control::report::AttachmentReport;
+use multipath::url::RelativeSecretFile;
 use process::exit::{Exit, Failure};
 use process::log::area;
 use process::owned_dir;
@@ -356,8 +356,8 @@ pub fn options_from_request(request: AttachRequest, control: &Path) -> Result<At
         return Err("the path of the device must be absolute".to_owned());
     }
     let (urls, _) = client::urls_of_name(&url).map_err(|why| why.to_string())?;
-    if spec::have_relative_secret(&urls) {
-        return Err("the path of a secret's file must be absolute".to_owned());
+    if let Some(secret) = RelativeSecretFile::find_in(&urls) {
+        return Err(secret.to_string());
     }
     let timeout = Duration::from_millis(timeout_ms);
     if timeout > super::RECOVERY_TIMEOUT_MAX {

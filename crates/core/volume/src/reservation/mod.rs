@@ -73,6 +73,18 @@ impl ReservationType {
     ];
     const SCSI_CODES: [u8; 6] = [1, 3, 5, 6, 7, 8];
 
+    /// Its name in both standards, as reports have it.
+    pub fn standard_name(self) -> &'static str {
+        match self {
+            ReservationType::WriteExclusive => "write-exclusive",
+            ReservationType::ExclusiveAccess => "exclusive-access",
+            ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
+            ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
+            ReservationType::WriteExclusiveAll => "write-exclusive-all-registrants",
+            ReservationType::ExclusiveAccessAll => "exclusive-access-all-registrants",
+        }
+    }
+
     /// The SCSI type code (SPC-4 §6.14.3.3): 1, 3, 5, 6, 7 or 8.
     #[expect(clippy::indexing_slicing, reason = "the table has an entry for each kind")]
     pub fn to_scsi(self) -> u8 {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::{Daemon, ServedState, refusal_from_engine_error, unknown_name};
-use crate::dataplane::volume_state::ACCESS_STATES;
 use config::plan::{Host, Protocol, Subsystem};
 use control::{
     RefusalCode, RequestRefusal,
@@ -13,6 +12,7 @@ use control::{
     },
 };
 use process::log::area;
+use volume::PathAccess;
 
 /// A remote volume may have changed since it was opened.
 fn update_remote_report(report: &mut VolumeReport, standing: &VolumeStateReport) {
@@ -237,10 +237,9 @@ fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionRepor
     }
 }
 
-fn parse_access_state(state: &str) -> Result<volume::PathAccess, RequestRefusal> {
-    let found = ACCESS_STATES.iter().find(|(word, _)| *word == state);
-    found.map(|(_, access)| *access).ok_or_else(|| {
-        let hint = multipath::suggest::unknown_word_hint(state, ACCESS_STATES.map(|(word, _)| word));
+fn parse_access_state(state: &str) -> Result<PathAccess, RequestRefusal> {
+    PathAccess::ALL.into_iter().find(|access| access.name() == state).ok_or_else(|| {
+        let hint = multipath::suggest::unknown_word_hint(state, PathAccess::ALL.map(PathAccess::name));
         RequestRefusal::new(RefusalCode::Invalid, format!("there is no path state \"{state}\"{hint}"))
     })
 }

@@ -67,8 +67,8 @@ impl VolumeRegistry {
         if spec.source.has_relative_file() {
             return Err(invalid(&"the path of a file must be absolute"));
         }
-        if spec.source.has_relative_secret() {
-            return Err(invalid(&"the path of a secret's file must be absolute"));
+        if let Some(secret) = spec.source.relative_secret_file() {
+            return Err(invalid(&secret));
         }
         let volume = Volume { name, spec, origin: VolumeOrigin::Created };
         let ways = self.default_exports(&volume);

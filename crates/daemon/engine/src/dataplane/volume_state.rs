@@ -3,8 +3,8 @@
 use std::{collections::HashMap, net::SocketAddr};
 
 use shard::{ErrorCause, IoCounters, VolumeStatus};
-use volume::reservation::{Registrant, ReservationType, Reservations};
-use volume::{Identity, PathAccess, PortId, UnservableReason, View};
+use volume::reservation::{Registrant, Reservations};
+use volume::{Identity, PortId, UnservableReason, View};
 
 use super::{catalog::Catalog, exports::FixedSettings};
 use crate::state::target_ports::TargetPortNumbers;
@@ -12,16 +12,6 @@ use config::plan::{Protocol, Target};
 use control::report::{
     RegistrantReport, ReservationReport, VolumeErrorReport, VolumePathReport, VolumeStateReport,
 };
-
-/// States that an operator may set, by their words.
-pub const ACCESS_STATES: [(&str, volume::PathAccess); 6] = [
-    ("optimized", volume::PathAccess::Optimized),
-    ("non-optimized", volume::PathAccess::NonOptimized),
-    ("standby", volume::PathAccess::Standby),
-    ("inaccessible", volume::PathAccess::Inaccessible),
-    ("persistent-loss", volume::PathAccess::PersistentLoss),
-    ("transition", volume::PathAccess::Transition),
-];
 
 /// Which targets lead to which volume, also those that are stopped, and the numbers of their ports.
 pub struct TargetsByVolume<'a> {
@@ -118,7 +108,7 @@ fn path_reports(
                 group: tag,
                 target: target.map(str::to_owned),
                 addresses: addresses.clone(),
-                state: access_word(view.path_access(port)).to_owned(),
+                state: view.path_access(port).name().to_owned(),
                 preferred: view.preferred.binary_search(&port).is_ok(),
             });
         };
@@ -138,21 +128,6 @@ fn path_reports(
     paths
 }
 
-fn access_word(state: PathAccess) -> &'static str {
-    ACCESS_STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
-}
-
-fn reservation_type_word(kind: ReservationType) -> &'static str {
-    match kind {
-        ReservationType::WriteExclusive => "write-exclusive",
-        ReservationType::ExclusiveAccess => "exclusive-access",
-        ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
-        ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
-        ReservationType::WriteExclusiveAll => "write-exclusive-all-registrants",
-        ReservationType::ExclusiveAccessAll => "exclusive-access-all-registrants",
-    }
-}
-
 fn reservation_report(frame: &FixedSettings, name: &str, state: &Reservations) -> ReservationReport {
     let legacy = state.legacy_holder();
     let holder = state.held_reservation().and_then(|held| held.holder.as_ref()).or(legacy);
@@ -160,7 +135,7 @@ fn reservation_report(frame: &FixedSettings, name: &str, state: &Reservations) -
         volume: name.to_owned(),
         kind: state
             .held_reservation()
-            .map(|held| reservation_type_word(held.kind))
+            .map(|held| held.kind.standard_name())
             .or(legacy.map(|_| "scsi-2"))
             .map(str::to_owned),
         holder: holder.map(|holder| holder_name(holder, state)),

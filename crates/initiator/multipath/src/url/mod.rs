@@ -19,6 +19,7 @@ mod tests;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
 
 use iscsi::name::IscsiName;
 use nvme::Nqn;
@@ -84,6 +85,32 @@ pub struct Url {
     pub target: TargetSelector,
     /// How.
     pub options: Options,
+}
+
+/// The file of a secret that a URL names as it is from the directory of who wrote it: another process would read
+/// another file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelativeSecretFile(pub PathBuf);
+
+impl RelativeSecretFile {
+    /// The first that one of these URLs names.
+    pub fn find_in(urls: &[Url]) -> Option<RelativeSecretFile> {
+        let secrets = urls
+            .iter()
+            .flat_map(|url| [&url.options.secret, &url.options.mutual_secret, &url.options.tls_key])
+            .flatten();
+        secrets.into_iter().find_map(|secret| match secret {
+            SecretSource::File(path) if path.is_relative() => Some(RelativeSecretFile(path.clone())),
+            SecretSource::File(_) | SecretSource::Environment(_) => None,
+        })
+    }
+}
+
+impl fmt::Display for RelativeSecretFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.0.display();
+        write!(f, "the daemon, which reads {path}, runs in another directory: give its absolute path")
+    }
 }
 
 impl Protocol {
