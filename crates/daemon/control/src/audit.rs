@@ -1,4 +1,5 @@
-//! Who changed what through the control socket: a log line for each change, done or refused.
+//! What each request does, and who changed what through the control socket: a log line for each change, done or
+//! refused.
 //!
 //! Invariant: a line has no secret. What a request says in free text (a SPEC, a URL) is not repeated; what the daemon
 //! made of it is.
@@ -11,29 +12,64 @@ use crate::{
     server::ControlService,
 };
 
-/// A request that changes something, as it was before it was carried out.
+/// What a request does: who may send it, and whether it is logged, follow from that.
 #[derive(Debug)]
-pub(crate) struct AuditedChange {
+pub(crate) enum RequestClass {
+    /// It changes nothing, reads no file that its sender names, and is answered without what lines of foreign files
+    /// say: members of the group of readers may send it.
+    Look,
+    /// It changes nothing.
+    Inspect,
+    /// It changes something, or gives secrets away, and is logged.
+    Change(RequestedChange),
+}
+
+/// What a request changes.
+#[derive(Debug)]
+pub(crate) struct RequestedChange {
     verb: &'static str,
     object: String,
-    before: Option<String>,
+    current: Option<CurrentState>,
     /// What was asked for, where the answer does not say it better.
     wanted: Option<String>,
 }
 
-impl AuditedChange {
-    /// `None`: it changes nothing.
-    pub(crate) fn of(request: &Request, service: &dyn ControlService) -> Option<AuditedChange> {
-        let of = |verb, object: &str, before, wanted| {
-            Some(AuditedChange { verb, object: object.to_owned(), before, wanted })
-        };
-        let volume = |name: &str, said: fn(&VolumeReport) -> String| {
-            let request = Request::VolumeShow { name: name.to_owned(), latency: false };
-            match service.handle_request(request) {
-                Ok(Answer::Volume(volume)) => Some(said(&volume)),
-                Ok(_) | Err(_) => None,
+/// What a change replaces.
+#[derive(Debug)]
+enum CurrentState {
+    /// Of the volume of this name.
+    Volume(String, fn(&VolumeReport) -> String),
+    /// The path states of the volume of this name.
+    Paths(String),
+}
+
+impl CurrentState {
+    /// It as text, if the daemon tells.
+    fn read(self, service: &dyn ControlService) -> Option<String> {
+        match self {
+            CurrentState::Volume(name, text) => {
+                match service.handle_request(Request::VolumeShow { name, latency: false }) {
+                    Ok(Answer::Volume(volume)) => Some(text(&volume)),
+                    Ok(_) | Err(_) => None,
+                }
             }
+            CurrentState::Paths(name) => service
+                .handle_request(Request::PathList { name: Some(name) })
+                .ok()
+                .as_ref()
+                .and_then(paths_text),
+        }
+    }
+}
+
+impl RequestClass {
+    /// The one list of what each request does.
+    pub(crate) fn of(request: &Request) -> RequestClass {
+        let of = |verb, object: &str, current, wanted| {
+            RequestClass::Change(RequestedChange { verb, object: object.to_owned(), current, wanted })
         };
+        let volume =
+            |name: &str, text: fn(&VolumeReport) -> String| Some(CurrentState::Volume(name.to_owned(), text));
         match request {
             Request::VolumeCreate { name, .. } => of("volume create", name, None, None),
             Request::VolumeDelete { name, .. } => of("volume delete", name, volume(name, volume_text), None),
@@ -55,14 +91,10 @@ impl AuditedChange {
                 of("volume set", name, volume(name, volume_limits_text), Some(wanted))
             }
             Request::PathSet { name, state, preferred, .. } => {
-                let paths = match service.handle_request(Request::PathList { name: Some(name.clone()) }) {
-                    Ok(answer) => paths_text(&answer),
-                    Err(_) => None,
-                };
                 let preferred = preferred.map(|on| if on { "preferred" } else { "not preferred" });
                 let wanted =
                     [state.as_deref(), preferred].into_iter().flatten().collect::<Vec<_>>().join(", ");
-                of("path set", name, paths, Some(wanted))
+                of("path set", name, Some(CurrentState::Paths(name.clone())), Some(wanted))
             }
             Request::TargetStart { names } => of(
                 "target start",
@@ -94,6 +126,9 @@ impl AuditedChange {
             Request::Stop { now } => {
                 of("stop", "daemon", None, Some(if *now { "at once" } else { "in order" }.to_owned()))
             }
+            Request::TargetSettings { .. } | Request::FileLines | Request::Plan { .. } => {
+                RequestClass::Inspect
+            }
             Request::VolumeList
             | Request::VolumeShow { .. }
             | Request::SubsystemList
@@ -106,16 +141,35 @@ impl AuditedChange {
             | Request::PathList { .. }
             | Request::TargetList
             | Request::TargetShow { .. }
-            | Request::TargetSettings { .. }
-            | Request::FileLines
             | Request::SessionList
             | Request::ConnectionList
             | Request::ConnectionShow { .. }
             | Request::ShardList
             | Request::Observe
-            | Request::Plan { .. }
-            | Request::Status => None,
+            | Request::Status => RequestClass::Look,
         }
+    }
+}
+
+/// A request that changes something, as it was before it was carried out.
+#[derive(Debug)]
+pub(crate) struct AuditedChange {
+    verb: &'static str,
+    object: String,
+    before: Option<String>,
+    wanted: Option<String>,
+}
+
+impl AuditedChange {
+    /// `None`: it changes nothing.
+    pub(crate) fn of(request: &Request, service: &dyn ControlService) -> Option<AuditedChange> {
+        let RequestClass::Change(RequestedChange { verb, object, current, wanted }) =
+            RequestClass::of(request)
+        else {
+            return None;
+        };
+        let before = current.and_then(|current| current.read(service));
+        Some(AuditedChange { verb, object, before, wanted })
     }
 
     /// Writes the line; `by` is who asked, if the system still knows.

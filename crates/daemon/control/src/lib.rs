@@ -33,6 +33,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use audit::RequestClass;
+
 use crate::{
     report::{
         AttachmentReport, ConnectionReport, GatewayGroupReport, HostBlockReport, HostReport,
@@ -454,52 +456,7 @@ impl Request {
     /// Whether it changes nothing, reads no file that its sender names, and is answered without what lines of foreign
     /// files say: members of the group of readers may send it.
     pub fn is_read_only(&self) -> bool {
-        match self {
-            Request::VolumeList
-            | Request::VolumeShow { .. }
-            | Request::SubsystemList
-            | Request::SubsystemShow { .. }
-            | Request::HostList
-            | Request::HostShow { .. }
-            | Request::GatewayList
-            | Request::ReservationList
-            | Request::ReservationShow { .. }
-            | Request::PathList { .. }
-            | Request::TargetList
-            | Request::TargetShow { .. }
-            | Request::SessionList
-            | Request::ConnectionList
-            | Request::ConnectionShow { .. }
-            | Request::ShardList
-            | Request::Observe
-            | Request::Status => true,
-            Request::VolumeCreate { .. }
-            | Request::VolumeDelete { .. }
-            | Request::VolumeRetry { .. }
-            | Request::VolumeResize { .. }
-            | Request::VolumeSnapshot { .. }
-            | Request::VolumeClone { .. }
-            | Request::VolumeProtect { .. }
-            | Request::VolumeLimit { .. }
-            | Request::PathSet { .. }
-            | Request::TargetStart { .. }
-            | Request::TargetStop { .. }
-            | Request::TargetSettings { .. }
-            | Request::FileLines
-            | Request::SessionEnd { .. }
-            | Request::SessionKill(_)
-            | Request::HostBlock { .. }
-            | Request::HostUnblock { .. }
-            | Request::GatewayDrain { .. }
-            | Request::GatewayFence { .. }
-            | Request::Attach(_)
-            | Request::Detach { .. }
-            | Request::Plan { .. }
-            | Request::Apply { .. }
-            | Request::Rollback
-            | Request::Backup
-            | Request::Stop { .. } => false,
-        }
+        matches!(RequestClass::of(self), RequestClass::Look)
     }
 }
 
