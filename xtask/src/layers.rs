@@ -113,14 +113,19 @@ const TABLE: &[Layer] = &[
         foreign: Only(&["libc", "rustix", "serde_json", "zeroize"]),
     },
     Layer { directory: "daemon/process", on: "client sandbox", foreign: Any },
+    Layer { directory: "daemon/nvme-keys", on: "nvme process", foreign: Any },
     Layer { directory: "daemon/config", on: "backends group multipath nvme sandbox shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
-    Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
-    Layer { directory: "daemon/import", on: "config", foreign: Any },
+    Layer {
+        directory: "daemon/chiscsi-config",
+        on: "config control endpoint multipath process shard",
+        foreign: Any,
+    },
+    Layer { directory: "daemon/import", on: "config process", foreign: Any },
     Layer { directory: "daemon/metrics", on: "control", foreign: Any },
     Layer {
         directory: "daemon/recovery",
-        on: "block-device buf client config control multipath process volume",
+        on: "block-device buf client control multipath process volume",
         foreign: Any,
     },
     Layer {
@@ -135,6 +140,8 @@ const TABLE: &[Layer] = &[
         on: "buf client config engine process recovery volume",
         foreign: Any,
     },
+    Layer { directory: "initiator/nodes", on: "client control multipath process recovery", foreign: Any },
+    Layer { directory: "initiator/reports", on: "client transfer volume", foreign: Any },
     Layer {
         directory: "evaluation/eval-verbs",
         on: "backends bench buf client config control endpoint eval lab multipath process reactor \
@@ -143,8 +150,8 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "cli",
-        on: "block-device buf client config control engine eval-verbs flight-recorder import multipath \
-             nvme process recovery sandbox transfer volume",
+        on: "block-device chiscsi-config client config control engine eval-verbs flight-recorder import \
+             multipath nodes nvme nvme-keys process recovery reports sandbox transfer volume",
         foreign: Any,
     },
 ];
@@ -160,6 +167,9 @@ const UNSAFE_ALLOWED: &[&str] = &["buf", "tls", "reactor", "rbd", "block-device"
 
 /// Crates that only tests may depend on.
 const FOR_TESTS: &[&str] = &["testkit"];
+
+/// Most lines of the binary's sources, without tests: it has verbs, output and exit codes, and no more.
+const BINARY_LINES_MAX: usize = 6_000;
 
 /// Crates in which nothing but `Cx` may tell the time or give randomness.
 const BELOW_THE_WORLDS: &[&str] = &[
@@ -301,6 +311,17 @@ fn source_findings(package: &Package) -> Result<Vec<String>, String> {
             }
         }
     }
+    if name == "cli" {
+        let files = rust_files(&package.directory.join("src"))?;
+        let texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+        let lines: usize = texts.iter().map(|text| lines_without_tests(text)).sum();
+        if lines > BINARY_LINES_MAX {
+            findings.push(format!(
+                "{name} has {lines} lines without tests, more than {BINARY_LINES_MAX}: what is no argument, output or \
+                 exit code belongs in a crate below"
+            ));
+        }
+    }
     if BELOW_THE_WORLDS.contains(&name) {
         for file in rust_files(&package.directory.join("src"))? {
             let text = read(&file)?;
@@ -310,6 +331,11 @@ fn source_findings(package: &Package) -> Result<Vec<String>, String> {
         }
     }
     Ok(findings)
+}
+
+/// Lines before the module of tests.
+fn lines_without_tests(text: &str) -> usize {
+    text.split("\n#[cfg(test)]\nmod tests {").next().map_or(0, |code| code.lines().count())
 }
 
 /// Forbidden words of a source text and their lines; comments and what only tests are built from
@@ -397,6 +423,12 @@ mod tests {
         members.push(package(name, normal));
         let name = format!("{} ", layer_name(name));
         dependency_findings(&members).into_iter().filter(|finding| finding.starts_with(&name)).collect()
+    }
+
+    #[test]
+    fn lines_end_where_tests_begin() {
+        assert_eq!(lines_without_tests("one\ntwo\n\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+        assert_eq!(lines_without_tests("one\n#[cfg(test)]\nmod other_tests;\nlast\n"), 4);
     }
 
     #[test]

@@ -8,20 +8,9 @@ use std::{
 
 use clap::Args;
 
-use crate::{
-    key::create_private_file,
-    reports::{BackupReport, RestoreReport},
-};
-use config::{
-    ConfigFiles,
-    diagnostic::{Diagnostic, Sink},
-};
-use control::{Answer, Request, client};
-use engine::{
-    backup::{BACKUP_BYTES_MAX, BackedVolume, Backup, BackupContent, BackupError},
-    state::{StateDir, StateError, configuration::AppliedConfiguration, volumes},
-};
-use process::{exit::Failure, paths::DefaultPaths, printable};
+use control::report::{BackupReport, RestoreReport};
+use engine::backup::{BACKUP_BYTES_MAX, Backup, BackupError, BackupSource};
+use process::{exit::Failure, paths::DefaultPaths, printable, private_file::create_private_file};
 
 /// The help of `backup`.
 pub const BACKUP_HELP: &str = "\
@@ -94,23 +83,12 @@ pub struct RestoreArgs {
 /// # Errors
 /// No file is left then.
 pub fn back_up(args: &BackupArgs, paths: &DefaultPaths) -> Result<String, Failure> {
-    let state = args.state.as_deref().unwrap_or(&paths.state);
-    let bytes = match &args.control {
-        Some(socket) => ask_daemon(socket)?,
-        None => read_directory_or_ask(args, state, paths)?,
+    let source = BackupSource {
+        state: args.state.as_deref(),
+        configuration: args.config.as_deref(),
+        control: args.control.as_deref(),
     };
-    let backup = Backup::parse(&bytes).map_err(failure)?;
-    let is_meant = |found: &Path| match (found.canonicalize(), state.canonicalize()) {
-        (Ok(found), Ok(meant)) => found == meant,
-        _ => found == state,
-    };
-    if args.state.is_some() && !is_meant(&backup.manifest.directory) {
-        return Err(Failure::failed(format!(
-            "{} is in use by a daemon that does not answer at {}: name its socket with --control instead",
-            state.display(),
-            paths.control.display()
-        )));
-    }
+    let (bytes, backup) = source.take_backup(paths)?;
     create_private_file(&args.file, &[&bytes]).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => {
             Failure::failed(format!("{} exists: name another file, or remove it first", args.file.display()))
@@ -128,78 +106,6 @@ pub fn back_up(args: &BackupArgs, paths: &DefaultPaths) -> Result<String, Failur
     Ok(if args.json { json(&report) } else { backup_text(&report) })
 }
 
-fn ask_daemon(socket: &Path) -> Result<Vec<u8>, Failure> {
-    match client::send_request(socket, Request::Backup)? {
-        Answer::Backup(bytes) => Ok(bytes.0),
-        _ => Err(Failure::failed("the daemon gave an answer that was not asked for")),
-    }
-}
-
-/// A directory that no daemon holds is read; else its daemon is asked.
-fn read_directory_or_ask(args: &BackupArgs, place: &Path, paths: &DefaultPaths) -> Result<Vec<u8>, Failure> {
-    if !place.exists() {
-        return ask_daemon(&paths.control).map_err(|why| {
-            let place = place.display();
-            Failure::new(
-                why.exit,
-                format!("there is no state directory {place} (--state), and {}", why.message),
-            )
-        });
-    }
-    match StateDir::open(place) {
-        Ok(state) => read_directory(&state, args, paths),
-        Err(StateError::InUse { .. }) => ask_daemon(&paths.control).map_err(|why| {
-            let place = place.display();
-            Failure::new(
-                why.exit,
-                format!("{place} is in use, so its daemon has to be asked, but {}", why.message),
-            )
-        }),
-        // Root asks the daemon of another user, whose directory it does not take.
-        Err(why @ StateError::Unsafe(_)) => ask_daemon(&paths.control).map_err(|_| Failure::failed(why)),
-        Err(why) => Err(Failure::failed(why)),
-    }
-}
-
-fn read_directory(state: &StateDir, args: &BackupArgs, paths: &DefaultPaths) -> Result<Vec<u8>, Failure> {
-    let sink = Sink::default();
-    let file = args.config.clone().or_else(|| paths.config.exists().then(|| paths.config.clone()));
-    let mut files = file.map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
-    let said = |errors: Vec<Diagnostic>| {
-        Failure::usage(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    };
-    sink.into_result(()).map_err(said)?;
-    // As a start would choose.
-    if let Some(applied) = AppliedConfiguration::load(state).map_err(Failure::failed)?
-        && (files.0.is_empty() || applied.served == files.clone().absolute())
-    {
-        files = applied.current;
-    }
-    let mut lacks = Vec::new();
-    if files.0.is_empty() {
-        lacks.push("a configuration: there is none at the default place, and --config names none".to_owned());
-    }
-    let created = volumes::load_volumes(state).map_err(Failure::failed)?;
-    let created = created.into_iter().map(|one| BackedVolume { name: one.name, spec: one.spec, uuid: None });
-    let mut named: Vec<BackedVolume> = created.collect();
-    // What is wrong in the text is for `serve` to say.
-    let draft = files.draft(&Sink::default());
-    let configured = draft.volumes.iter().map(|one| BackedVolume {
-        name: one.value.name.to_string(),
-        spec: one.value.spec.to_string(),
-        uuid: None,
-    });
-    named.extend(configured);
-    let content = BackupContent {
-        directory: state.path(),
-        state: state.copy_records().map_err(Failure::failed)?,
-        configuration: &files,
-        volumes: named,
-        lacks,
-    };
-    content.into_bytes().map_err(failure)
-}
-
 /// Restores a backup, and gives what to print.
 ///
 /// # Errors
@@ -210,7 +116,7 @@ pub fn restore(args: &RestoreArgs) -> Result<String, Failure> {
         read_backup(&args.file).map_err(|why| Failure::failed(format!("cannot read {name}: {why}")))?;
     let named = |why: BackupError| match why {
         BackupError::Damaged(_) | BackupError::Newer { .. } => Failure::failed(format!("{name}: {why}")),
-        other => failure(other),
+        other => Failure::failed(other),
     };
     let backup = Backup::parse(&bytes).map_err(named)?;
     let replaced = backup.restore(&args.state, args.replace).map_err(named)?;
@@ -235,10 +141,6 @@ fn read_backup(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(bytes)
-}
-
-fn failure(why: BackupError) -> Failure {
-    Failure::failed(why)
 }
 
 fn json(report: &impl serde::Serialize) -> String {

@@ -4,6 +4,8 @@
 //! support is a usage error that says so.
 
 mod daemon_verbs;
+#[cfg(test)]
+mod schema_tests;
 
 use std::{ffi::OsString, path::PathBuf};
 

@@ -4,20 +4,15 @@
 //! or to a file that other users can read.
 
 use std::{
-    fs::{self, OpenOptions},
     io::{self, Write as _},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use clap::Args;
-use rustix::fs::FileType;
 
-use ::import::{ImportResult, SecretFormat, SourceFormat};
-use config::{
-    check::{self, CommandLineOptions},
-    diagnostic::{Diagnostic, Sink},
-    draft::Draft,
+use ::import::{
+    ImportResult, SecretFormat, SourceFormat,
+    output::{is_private_output, serve_errors, write_files},
 };
 use process::{
     exit::{Exit, Failure},
@@ -107,63 +102,9 @@ fn print_configuration(imported: &ImportResult, errors: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// Whether secrets may be written there: to a pipe or socket, or to a file that only its owner reads.
-fn is_private_output(out: &impl AsFd) -> bool {
-    let Ok(stat) = rustix::fs::fstat(out) else { return false };
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo | FileType::Socket => true,
-        FileType::RegularFile => stat.st_mode & 0o077 == 0,
-        _ => false,
-    }
-}
-
-/// Writes the configuration and the files that it names; none of them may exist. On an error what was made is removed.
-fn write_files(imported: &ImportResult, path: &Path) -> Result<(), Failure> {
-    let directory = path.parent().unwrap_or(Path::new(""));
-    let keys = imported.key_files().into_iter();
-    let keys = keys.map(|(name, secret)| (directory.join(name), format!("{}\n", secret.expose())));
-    let whole = std::iter::once((path.to_owned(), imported.to_toml(SecretFormat::Yes)));
-    let mut made = Vec::new();
-    let written = keys.chain(whole).try_for_each(|(path, text)| {
-        let written =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).and_then(|mut file| {
-                made.push(path.clone());
-                file.write_all(text.as_bytes())?;
-                file.sync_all()
-            });
-        written.map_err(|why| Failure::failed(format!("cannot write {}: {why}", path.display())))
-    });
-    if written.is_err() {
-        for path in made {
-            if let Err(why) = fs::remove_file(&path) {
-                log::write_stderr(&format!("blockwire: {} stays: {why}\n", path.display()));
-            }
-        }
-        return written;
-    }
-    let parent = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let synced = fs::File::open(parent).and_then(|directory| directory.sync_all());
-    synced.map_err(|why| Failure::failed(format!("cannot sync {}: {why}", parent.display())))
-}
-
-/// What `serve` would say against the file that was written.
-fn serve_errors(path: &Path, allow_anonymous: bool) -> Vec<Diagnostic> {
-    let sink = Sink::default();
-    let mut draft = Draft::default();
-    config::read_file(path, &sink, &mut draft);
-    if sink.is_clean() {
-        check::resolve_draft(
-            draft,
-            &CommandLineOptions { allow_anonymous, ..CommandLineOptions::default() },
-            &sink,
-        );
-    }
-    sink.into_result(()).err().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
     use super::*;
 
@@ -218,19 +159,6 @@ mod tests {
         fs::create_dir_all(&output).unwrap();
         run(&args).unwrap_err();
         assert_eq!(keys(&root.path().join("out")), 1, "the directory that is in the way, and no key");
-    }
-
-    #[test]
-    fn secrets_are_printed_to_pipes_and_private_files_only() {
-        let (pipe, _other) = io::pipe().unwrap();
-        assert!(is_private_output(&pipe));
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let own = |mode| file.as_file().set_permissions(fs::Permissions::from_mode(mode)).unwrap();
-        own(0o600);
-        assert!(is_private_output(file.as_file()));
-        own(0o640);
-        assert!(!is_private_output(file.as_file()));
-        assert!(!is_private_output(&fs::File::open("/dev/null").unwrap()));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::{daemon_args::DaemonArgs, output};
+use chiscsi_config::iscsictl::{self, ControlledDaemon, SelectedTargets};
 use control::{
-    Answer, Request, client,
+    Answer,
     report::{SessionReport, TargetSettingsReport, line},
 };
 use process::{exit::Failure, paths::DefaultPaths};
@@ -58,7 +59,7 @@ pub struct IscsictlArgs {
     #[arg(short = 'r', group = "action")]
     pub sessions: bool,
     /// End a session
-    #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = parse_session_handle)]
+    #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = iscsictl::parse_session_handle)]
     pub drop: Option<u64>,
     /// Show how the global settings were treated
     #[arg(short = 'g', group = "action")]
@@ -89,82 +90,34 @@ pub struct IscsictlArgs {
     pub daemon: DaemonArgs,
 }
 
-fn parse_session_handle(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-    u64::from_str_radix(digits, 16)
-        .map_err(|_| "a session's handle is a hexadecimal number, as -r shows it".to_owned())
-}
-
-/// The targets that are meant.
-#[derive(Debug, PartialEq, Eq)]
-enum SelectedTargets {
-    /// None was named.
-    Nothing,
-    /// `target=ALL`
-    All,
-    /// These.
-    Named(Vec<String>),
-}
-
-fn select_targets(words: &[String]) -> Result<SelectedTargets, Failure> {
-    let mut names = Vec::new();
-    for (at, word) in words.iter().enumerate() {
-        let list = match word.strip_prefix("target=") {
-            Some(list) => list,
-            // `target=A, B`: the shell has cut it.
-            None if at > 0 && words[at - 1].ends_with(',') => word,
-            None => {
-                return Err(Failure::usage(format!("expected target=NAME or target=ALL, not \"{word}\"")));
-            }
-        };
-        names.extend(list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned));
-    }
-    if names.iter().any(|name| name == "ALL") {
-        return match names.len() {
-            1 => Ok(SelectedTargets::All),
-            _ => Err(Failure::usage("target=ALL means all targets; no other name may be given")),
-        };
-    }
-    if names.is_empty() && !words.is_empty() {
-        return Err(Failure::usage("target= needs a name, or ALL"));
-    }
-    Ok(if names.is_empty() { SelectedTargets::Nothing } else { SelectedTargets::Named(names) })
-}
-
 /// Does what the options say, and gives what is to be printed.
 pub fn run(args: &IscsictlArgs, paths: &DefaultPaths) -> Result<String, Failure> {
     refuse_unsupported(args)?;
     if args.version {
         return Ok(format!("blockwire {}\n", env!("CARGO_PKG_VERSION")));
     }
-    let meant = select_targets(&args.words)?;
+    let targets = iscsictl::select_targets(&args.words)?;
     if args.key.is_some() && !(args.config || args.sessions) {
         return Err(Failure::usage("-k goes with -c or -r"));
     }
     if let (Some(_), false) = (&args.file, args.start) {
         return Err(Failure::usage("-f goes with -S"));
     }
-    let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
-    let ask = |request| client::send_request(socket, request);
+    let daemon = ControlledDaemon(args.daemon.control.as_deref().unwrap_or(&paths.control));
     if args.start {
-        return start_targets(args, meant, &ask);
+        return answer_text(args, &daemon.start_targets(targets, args.file.as_deref())?);
     }
-    let request = match (args.stop, args.drop, meant) {
-        (true, _, SelectedTargets::Nothing) => {
-            return Err(Failure::usage("-s needs target=NAME or target=ALL"));
-        }
-        (true, _, SelectedTargets::All) => Request::TargetStop { names: Vec::new() },
-        (true, _, SelectedTargets::Named(names)) => Request::TargetStop { names },
-        (false, Some(id), SelectedTargets::Nothing) => Request::SessionEnd { id },
-        (false, Some(_), _) => return Err(Failure::usage("-D takes a session's handle and nothing else")),
-        (false, None, meant) if args.config => return show_settings(args, meant, &ask),
-        (false, None, meant) if args.sessions => return show_sessions(args, meant, &ask),
-        (false, None, SelectedTargets::Nothing) => return show_line_report(args, &ask),
-        (false, None, _) => {
-            return Err(Failure::usage("what should be done with it? Use -S, -s, -c or -r; see -h"));
-        }
-    };
-    render_answer(args, &ask(request)?)
+    if args.stop {
+        return answer_text(args, &daemon.stop_targets(targets)?);
+    }
+    match (args.drop, targets) {
+        (Some(id), SelectedTargets::Nothing) => answer_text(args, &daemon.end_session(id)?),
+        (Some(_), _) => Err(Failure::usage("-D takes a session's handle and nothing else")),
+        (None, targets) if args.config => show_settings(args, targets, daemon),
+        (None, targets) if args.sessions => show_sessions(args, targets, daemon),
+        (None, SelectedTargets::Nothing) => show_line_report(args, daemon),
+        (None, _) => Err(Failure::usage("what should be done with it? Use -S, -s, -c or -r; see -h")),
+    }
 }
 
 fn refuse_unsupported(args: &IscsictlArgs) -> Result<(), Failure> {
@@ -182,9 +135,7 @@ fn refuse_unsupported(args: &IscsictlArgs) -> Result<(), Failure> {
     Err(Failure::usage(why))
 }
 
-type ControlCall<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
-
-fn render_answer(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
+fn answer_text(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
     Ok(if args.daemon.json {
         output::answer_json(answer)
     } else {
@@ -192,60 +143,20 @@ fn render_answer(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure
     })
 }
 
-fn start_targets(
-    args: &IscsictlArgs,
-    meant: SelectedTargets,
-    ask: &ControlCall<'_>,
-) -> Result<String, Failure> {
-    if let Some(file) = &args.file {
-        let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(unexpected_answer()) };
-        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
-        let is_it = lines.iter().any(|line| {
-            let known = std::path::Path::new(&line.file);
-            known == file.as_path() || (real(known).is_some() && real(known) == real(file))
-        });
-        if !is_it {
-            let why = format!(
-                "the daemon was not started with {}; start another one: blockwire serve --chiscsi {}",
-                file.display(),
-                file.display()
-            );
-            return Err(Failure::usage(why));
-        }
-    }
-    let names = match meant {
-        SelectedTargets::Nothing => None,
-        SelectedTargets::All => Some(Vec::new()),
-        SelectedTargets::Named(names) => Some(names),
-    };
-    render_answer(args, &ask(Request::TargetStart { names })?)
-}
-
 fn show_settings(
     args: &IscsictlArgs,
-    meant: SelectedTargets,
-    ask: &ControlCall<'_>,
+    targets: SelectedTargets,
+    daemon: ControlledDaemon<'_>,
 ) -> Result<String, Failure> {
-    let (names, is_brief) = match meant {
-        SelectedTargets::Nothing | SelectedTargets::All => (Vec::new(), true),
-        SelectedTargets::Named(names) => (names, false),
-    };
-    let Answer::Settings(mut all) = ask(Request::TargetSettings { names })? else {
-        return Err(unexpected_answer());
-    };
-    if let Some(key) = &args.key {
-        for one in &mut all {
-            let known: Vec<String> = one.settings.iter().map(|setting| setting.key.clone()).collect();
-            one.settings.retain(|setting| setting.key == *key);
-            if one.settings.is_empty() {
-                let hint = multipath::suggest::unknown_word_hint(key, known.iter().map(String::as_str));
-                return Err(Failure::usage(format!("{} is set to no \"{key}\"{hint}", one.target)));
-            }
-        }
-    } else if is_brief && !args.daemon.json {
+    let is_brief = args.key.is_none() && !matches!(targets, SelectedTargets::Named(_));
+    let mut answer = daemon.target_settings(targets, args.key.as_deref())?;
+    if let Answer::Settings(all) = &mut answer
+        && is_brief
+        && !args.daemon.json
+    {
         all.iter_mut().for_each(hide_settings_details);
     }
-    render_answer(args, &Answer::Settings(all))
+    answer_text(args, &answer)
 }
 
 /// What is shown of each of all targets.
@@ -257,10 +168,10 @@ fn hide_settings_details(one: &mut TargetSettingsReport) {
 
 fn show_sessions(
     args: &IscsictlArgs,
-    meant: SelectedTargets,
-    ask: &ControlCall<'_>,
+    targets: SelectedTargets,
+    daemon: ControlledDaemon<'_>,
 ) -> Result<String, Failure> {
-    let SelectedTargets::Named(names) = meant else {
+    let SelectedTargets::Named(names) = targets else {
         return Err(Failure::usage("-r needs the name of one target: target=NAME"));
     };
     let [name] = &names[..] else { return Err(Failure::usage("-r takes one target")) };
@@ -271,16 +182,11 @@ fn show_sessions(
             return Err(Failure::usage(format!("-r takes -k initiator=NAME, not \"{key}\"")));
         }
     };
-    // Whether there is such a target at all is the daemon's to say.
-    ask(Request::TargetSettings { names: names.clone() })?;
-    let Answer::Sessions(mut all) = ask(Request::SessionList)? else { return Err(unexpected_answer()) };
-    all.retain(|one| {
-        one.target.as_ref() == Some(name) && initiator.is_none_or(|initiator| one.initiator == initiator)
-    });
-    if args.daemon.json {
-        return render_answer(args, &Answer::Sessions(all));
+    let answer = daemon.target_sessions(name, initiator)?;
+    match &answer {
+        Answer::Sessions(all) if !args.daemon.json => Ok(session_lines(name, all)),
+        _ => answer_text(args, &answer),
     }
-    Ok(session_lines(name, &all))
 }
 
 fn session_lines(target: &str, all: &[SessionReport]) -> String {
@@ -298,60 +204,13 @@ fn session_lines(target: &str, all: &[SessionReport]) -> String {
     format!("{target}\n{}", all.iter().map(line).collect::<String>())
 }
 
-fn show_line_report(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> {
-    let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(unexpected_answer()) };
-    if lines.is_empty() {
-        let why = "the daemon was started with no --chiscsi and no --policy; `blockwire target list` shows its targets";
-        return Err(Failure::new(process::exit::Exit::NothingFound, why));
-    }
-    if args.globals {
-        lines.retain(|line| line.block == "global");
-    }
-    if args.daemon.json {
-        return render_answer(args, &Answer::Lines(lines));
-    }
-    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { line::format_lines(&lines) })
-}
-
-fn unexpected_answer() -> Failure {
-    Failure::failed("unexpected answer from the daemon; is it a different version?")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(words: &[&str]) -> Result<SelectedTargets, String> {
-        select_targets(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
-            .map_err(|why| why.to_string())
-    }
-
-    #[test]
-    fn targets_are_named_as_the_manual_has_it() {
-        let named = |names: &[&str]| {
-            Ok(SelectedTargets::Named(names.iter().map(|name| (*name).to_owned()).collect()))
-        };
-        assert_eq!(of(&[]), Ok(SelectedTargets::Nothing));
-        assert_eq!(of(&["target=ALL"]), Ok(SelectedTargets::All));
-        assert_eq!(of(&["target=a,b"]), named(&["a", "b"]));
-        assert_eq!(of(&["target=a,", "b"]), named(&["a", "b"]));
-        assert_eq!(of(&["target=a", "target=b"]), named(&["a", "b"]));
-        assert!(of(&["all"]).unwrap_err().contains("target=NAME"));
-        assert!(of(&["target="]).unwrap_err().contains("needs a name"));
-        assert!(of(&["target=ALL,a"]).unwrap_err().contains("no other name"));
-        assert!(of(&["target=a", "b"]).is_err(), "without a comma it is another word");
-    }
-
-    #[test]
-    fn handles_are_hexadecimal() {
-        assert_eq!(
-            (parse_session_handle("0x1f"), parse_session_handle("1F"), parse_session_handle("0X2")),
-            (Ok(31), Ok(31), Ok(2))
-        );
-        assert!(
-            parse_session_handle("x").is_err()
-                && parse_session_handle("").is_err()
-                && parse_session_handle("-1").is_err()
-        );
+fn show_line_report(args: &IscsictlArgs, daemon: ControlledDaemon<'_>) -> Result<String, Failure> {
+    let answer = daemon.file_lines(args.globals)?;
+    match &answer {
+        Answer::Lines(lines) if !args.daemon.json && lines.is_empty() => {
+            Ok("no global settings\n".to_owned())
+        }
+        Answer::Lines(lines) if !args.daemon.json => Ok(line::format_lines(lines)),
+        _ => answer_text(args, &answer),
     }
 }

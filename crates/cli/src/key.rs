@@ -1,29 +1,22 @@
 //! `blockwire key`: keys of NVMe as text in files: secrets of DH-HMAC-CHAP (NVMe Base §8.3.5.5.8) and
 //! pre-shared keys of TLS (NVMe/TCP Transport 1.1 §3.6.1.5).
 //!
-//! Invariant: a key is read from a file or from standard input, and written to a new file that no other user can
-//! read. None is printed, and none is an argument.
+//! Invariant: no key is printed, and none is an argument.
 
 use std::{
     fmt::Write as _,
-    fs::File,
-    io::{self, Read, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use clap::Subcommand;
 use nvme::{
     Nqn,
-    auth::{DhchapSecret, Hash},
-    tls::{CipherSuite, ConfiguredPsk, HkdfLabelFormat, IdentityVersion},
+    auth::Hash,
+    tls::{CipherSuite, HkdfLabelFormat, IdentityVersion},
 };
-use zeroize::Zeroizing;
+use nvme_keys::NvmeKey;
 
-use process::{exit::Failure, random};
-
-/// No key's text is longer, in bytes.
-const KEY_FILE_BYTES_MAX: u64 = 4096;
+use process::exit::Failure;
 
 /// What a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -139,14 +132,18 @@ fn parse_nqn(text: &str) -> Result<Nqn, String> {
 /// Does it, and gives what is to be printed.
 pub fn run_key_verb(verb: &KeyVerb) -> Result<String, Failure> {
     match verb {
-        KeyVerb::Generate { kind, hash, file } => generate_key(*kind, *hash, file).map(|()| String::new()),
+        KeyVerb::Generate { kind, hash, file } => {
+            generate_key(*kind, hash.unwrap_or(KeyHash::Sha256), file).map(|()| String::new())
+        }
         KeyVerb::Check { file } => check_key(file),
         KeyVerb::Derive { file, host, subsystem, identity, suite, derivation, output } => {
-            let (text, _) = read_key(file)?;
+            let (key, _) = nvme_keys::read_key(file)?;
             let owner = (host.as_ref(), subsystem.as_ref());
-            match parse_key(&text, file)? {
-                AnyKey::Dhchap(secret) => derive_dhchap(&secret, owner, output.as_deref()),
-                AnyKey::Tls(key) => {
+            match key {
+                NvmeKey::Dhchap(secret) => {
+                    nvme_keys::derive_dhchap(&secret, owner, output.as_deref()).map(|()| String::new())
+                }
+                NvmeKey::Tls(key) => {
                     let how = (
                         if *identity == 0 { IdentityVersion::Zero } else { IdentityVersion::One },
                         suite.map_or(key.default_suite(), |suite| match suite {
@@ -158,7 +155,8 @@ pub fn run_key_verb(verb: &KeyVerb) -> Result<String, Failure> {
                             DerivationName::Compat => HkdfLabelFormat::Compat,
                         },
                     );
-                    derive_tls(&key, owner, how, output.as_deref())
+                    let identity = nvme_keys::derive_tls(&key, owner, how, output.as_deref())?;
+                    Ok(format!("{identity}\n"))
                 }
             }
         }
@@ -166,148 +164,32 @@ pub fn run_key_verb(verb: &KeyVerb) -> Result<String, Failure> {
 }
 
 /// Draws a key into a new file.
-pub fn generate_key(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(), Failure> {
-    let hash = match hash.unwrap_or(KeyHash::Sha256) {
+pub fn generate_key(kind: KeyKind, hash: KeyHash, file: &Path) -> Result<(), Failure> {
+    let kind = match kind {
+        KeyKind::Dhchap => nvme_keys::KeyKind::Dhchap,
+        KeyKind::Tls => nvme_keys::KeyKind::Tls,
+    };
+    let hash = match hash {
         KeyHash::None => None,
         KeyHash::Sha256 => Some(Hash::Sha256),
         KeyHash::Sha384 => Some(Hash::Sha384),
         KeyHash::Sha512 => Some(Hash::Sha512),
     };
-    let mut drawn = Ok(());
-    let mut fill = |bytes: &mut [u8]| drawn = random::fill_random(bytes);
-    let text = match (kind, hash) {
-        (KeyKind::Dhchap, hash) => DhchapSecret::generate(hash, &mut fill).to_text(),
-        (KeyKind::Tls, Some(Hash::Sha512)) => {
-            return Err(Failure::usage("TLS keys cannot use sha512; use none, sha256 or sha384"));
-        }
-        (KeyKind::Tls, Some(Hash::Sha384)) => {
-            ConfiguredPsk::generate(CipherSuite::Aes256GcmSha384, true, &mut fill).to_text()
-        }
-        (KeyKind::Tls, hash) => {
-            ConfiguredPsk::generate(CipherSuite::Aes128GcmSha256, hash.is_some(), &mut fill).to_text()
-        }
-    };
-    drawn.map_err(Failure::failed)?;
-    write_key(path, &text)
-}
-
-enum AnyKey {
-    Dhchap(DhchapSecret),
-    Tls(ConfiguredPsk),
-}
-
-/// The text of a key, and whether others can read its file.
-fn read_key(path: &Path) -> Result<(Zeroizing<String>, bool), Failure> {
-    let cannot = |why: io::Error| Failure::failed(format!("cannot read {}: {why}", path.display()));
-    let (mut bytes, shared) =
-        (Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX as usize)), path != Path::new("-"));
-    let shared = if shared {
-        let file = File::open(path).map_err(cannot)?;
-        let mode = file.metadata().map_err(cannot)?.mode();
-        file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(cannot)?;
-        mode & 0o077 != 0
-    } else {
-        io::stdin().lock().take(KEY_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(cannot)?;
-        false
-    };
-    let text = std::str::from_utf8(&bytes).map(|text| Zeroizing::new(text.to_owned()));
-    Ok((text.map_err(|_| Failure::failed(format!("{} holds no text", path.display())))?, shared))
-}
-
-fn parse_key(text: &str, path: &Path) -> Result<AnyKey, Failure> {
-    let wrong = |why: &dyn std::fmt::Display| Failure::failed(format!("{}: {why}", path.display()));
-    if text.trim_ascii_start().starts_with("DHHC-1:") {
-        return DhchapSecret::parse(text).map(AnyKey::Dhchap).map_err(|why| wrong(&why));
-    }
-    if text.trim_ascii_start().starts_with("NVMeTLSkey-1:") {
-        return ConfiguredPsk::parse(text).map(AnyKey::Tls).map_err(|why| wrong(&why));
-    }
-    Err(wrong(&"holds no key: neither DHHC-1:hh:BASE64: nor NVMeTLSkey-1:hh:BASE64:"))
+    nvme_keys::generate_key(kind, hash, file)
 }
 
 fn check_key(path: &Path) -> Result<String, Failure> {
-    let (text, shared) = read_key(path)?;
-    let (kind, transform, len) = match parse_key(&text, path)? {
-        AnyKey::Dhchap(secret) => ("dhchap", secret.transform(), secret.len()),
-        AnyKey::Tls(key) => ("tls", key.transform(), key.len()),
+    let (key, shared) = nvme_keys::read_key(path)?;
+    let kind = match key {
+        NvmeKey::Dhchap(_) => "dhchap",
+        NvmeKey::Tls(_) => "tls",
     };
-    let hash = transform.map_or("none".to_owned(), |hash| hash.to_string());
-    let mut said = format!("kind    {kind}\nhash    {hash}\nlength  {len} bytes\n");
+    let hash = key.transform().map_or("none".to_owned(), |hash| hash.to_string());
+    let mut said = format!("kind    {kind}\nhash    {hash}\nlength  {} bytes\n", key.len_bytes());
     if shared {
         let _ = writeln!(said, "other users can read {0}; run: chmod 600 {0}", path.display());
     }
     Ok(said)
-}
-
-fn derive_dhchap(
-    secret: &DhchapSecret,
-    (host, subsystem): (Option<&Nqn>, Option<&Nqn>),
-    output: Option<&Path>,
-) -> Result<String, Failure> {
-    let owner = match (host, subsystem) {
-        (Some(owner), None) | (None, Some(owner)) => owner,
-        _ => {
-            return Err(Failure::usage("a DH-HMAC-CHAP key needs --host or --subsystem, not both"));
-        }
-    };
-    let output =
-        output.ok_or_else(|| Failure::usage("name a new file with --output; the key is not printed"))?;
-    write_key(output, &to_hex(secret.derive_key(owner.as_str()).bytes()))?;
-    Ok(String::new())
-}
-
-fn derive_tls(
-    key: &ConfiguredPsk,
-    (host, subsystem): (Option<&Nqn>, Option<&Nqn>),
-    (version, suite, derivation): (IdentityVersion, CipherSuite, HkdfLabelFormat),
-    output: Option<&Path>,
-) -> Result<String, Failure> {
-    let (Some(host), Some(subsystem)) = (host, subsystem) else {
-        return Err(Failure::usage("a TLS key needs --host and --subsystem"));
-    };
-    let retained = key.derive_retained(host, derivation);
-    let identity = retained.psk_identity(version, suite, host, subsystem).ok_or_else(|| {
-        Failure::failed(
-            "no TLS identity is possible for these names: one contains a space, or they are too long for version 0",
-        )
-    })?;
-    if let Some(output) = output {
-        let psk = retained.tls_psk(&identity).map(|psk| to_hex(psk.expose()));
-        write_key(output, &psk.ok_or_else(|| Failure::failed("the identity is too long for a key"))?)?;
-    }
-    Ok(format!("{identity}\n"))
-}
-
-fn to_hex(bytes: &[u8]) -> Zeroizing<String> {
-    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
-/// Writes a key to a new file.
-fn write_key(path: &Path, text: &str) -> Result<(), Failure> {
-    create_private_file(path, &[text.as_bytes(), b"\n"]).map_err(|why| match why.kind() {
-        io::ErrorKind::AlreadyExists => Failure::failed(format!(
-            "{} exists, and hosts may be using its secret; name another file, or remove it first",
-            path.display()
-        )),
-        _ => Failure::failed(format!("cannot write {}: {why}", path.display())),
-    })
-}
-
-/// The file is private from its first moment, and whole or not there.
-pub(crate) fn create_private_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all());
-    // Its name, too, is to outlive a power failure.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let written = written.and_then(|()| File::open(parent)?.sync_all());
-    if written.is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    written
 }
 
 #[cfg(test)]
@@ -367,11 +249,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");
         fs::write(&path, "mine").unwrap();
-        let why = generate_key(KeyKind::Tls, None, &path).unwrap_err().to_string();
+        let why = generate_key(KeyKind::Tls, KeyHash::Sha256, &path).unwrap_err().to_string();
         assert!(why.contains("exists") && why.contains("name another file"), "{why}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-        let why =
-            generate_key(KeyKind::Dhchap, None, &directory.path().join("no/key")).unwrap_err().to_string();
+        let why = generate_key(KeyKind::Dhchap, KeyHash::Sha256, &directory.path().join("no/key"))
+            .unwrap_err()
+            .to_string();
         assert!(why.contains("cannot write") && why.contains("No such file"), "{why}");
     }
 
@@ -415,7 +298,7 @@ mod tests {
         let why = key(&["derive", from, "--host", "nqn.h"]).unwrap_err().to_string();
         assert!(why.contains("--subsystem"), "{why}");
         let secret = directory.path().join("secret");
-        generate_key(KeyKind::Dhchap, Some(KeyHash::Sha256), &secret).unwrap();
+        generate_key(KeyKind::Dhchap, KeyHash::Sha256, &secret).unwrap();
         let derived = directory.path().join("derived");
         let line =
             ["derive", secret.to_str().unwrap(), "--host", "nqn.h", "--output", derived.to_str().unwrap()];

@@ -15,7 +15,6 @@ pub mod iscsictl;
 pub mod key;
 pub mod man;
 pub mod output;
-pub mod reports;
 pub mod run;
 pub mod schema;
 mod top;

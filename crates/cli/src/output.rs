@@ -6,13 +6,12 @@ mod latency;
 mod layout;
 mod plan;
 
-use crate::reports::{FailureFacts, FailureReport, StoppingReport};
 use config::size::format_human;
 use control::{
     Answer,
     report::{
-        ConnectionReport, NegotiatedReport, SandboxReport, SessionReport, ShardReport, StatusReport,
-        TargetReport, VolumeReport,
+        ConnectionReport, FailureFacts, FailureReport, NegotiatedReport, SandboxReport, SessionReport,
+        ShardReport, StatusReport, StoppingReport, TargetReport, VolumeReport,
     },
 };
 pub use layout::{DisplayText, Emphasis, Terminal, render_table};

@@ -30,7 +30,7 @@ use crate::{
     output::{self, Terminal},
     top, verbs,
 };
-use control::{Answer, Request, SessionSelector, client};
+use control::{Answer, Request, SessionSelector, client, secret_url::redact_url_passwords};
 use engine::{
     StopMode,
     daemon::StopSignal,
@@ -85,27 +85,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     exit
 }
 
-/// The text without what stands between `%` and `@` of a URL in it. A password may hold anything, blanks and
-/// quotes too, so it ends at the last `@` of its line; rather too much is left out than a piece of one shown.
-fn redact_url_passwords(text: &str) -> String {
-    let (mut safe, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find("://") {
-        let (before, url) = rest.split_at(at + 3);
-        safe.push_str(before);
-        let line = &url[..url.find('\n').unwrap_or(url.len())];
-        let name = &line[..line.find(|c: char| c.is_whitespace() || "/?'".contains(c)).unwrap_or(line.len())];
-        match (name.find('%'), line.rfind('@')) {
-            (Some(from), Some(to)) if from < to => {
-                safe.push_str(&line[..from]);
-                safe.push_str("%...");
-                rest = &url[to..];
-            }
-            _ => rest = url,
-        }
-    }
-    safe + rest
-}
-
 fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
     let paths = DefaultPaths::of_process();
     let (daemon, request) = match verb {
@@ -124,7 +103,7 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         }
         Verb::Man { directory } => return write_man_pages(&directory),
         Verb::Host(HostVerb::Key { hash, file }) => {
-            key::generate_key(KeyKind::Dhchap, Some(hash), &file)?;
+            key::generate_key(KeyKind::Dhchap, hash, &file)?;
             return Ok(Exit::Success);
         }
         Verb::Key(verb) => return Ok(print_stdout(key::run_key_verb(&verb)?.as_bytes())),
@@ -463,18 +442,5 @@ mod tests {
             assert_eq!(said.contains("known:"), known.is_some(), "{line}: {said}");
         }
         assert!(unknown_verb(&["satus".into()]).message.contains("did you mean \"status\""));
-    }
-
-    #[test]
-    fn a_password_is_not_said_again() {
-        let said =
-            "invalid value 'v=iscsi://user%secret/word@host/iqn/0,ro' for '--volume': a URL, x://a%b@c";
-        let safe = "invalid value 'v=iscsi://user%...@c";
-        assert_eq!(redact_url_passwords(said), safe);
-        let said = "unexpected argument 'iscsi://user%my 'quoted' pass@host/iqn/0' found\n\nUsage: a@b";
-        let safe = "unexpected argument 'iscsi://user%...@host/iqn/0' found\n\nUsage: a@b";
-        assert_eq!(redact_url_passwords(said), safe);
-        let plain = "iscsi://user@host/iqn%20x/0 and iscsi://host/a%20b";
-        assert_eq!(redact_url_passwords(plain), plain);
     }
 }

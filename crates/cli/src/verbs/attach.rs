@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use block_device::DeviceInterface;
 use clap::Args;
@@ -17,26 +17,14 @@ use signal_hook::{
 
 use super::{json_text, print};
 use crate::output::{self, Terminal};
-use crate::reports::{AttachedReport, DetachedReport};
 use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use process::paths::DefaultPaths;
 use recovery::list::{AttachState, FoundAttachment};
 use recovery::record::{self, AttachRecord, to_millis};
-use recovery::users;
-use recovery::{
-    AccessPoints, AttachCancellation, AttachOptions, Attachment, DetachHandle, RECOVERY_TIMEOUT_MAX,
-};
-
-/// How long a device may be in use by who only looks at it.
-const TRANSIENT_USE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A time of the command line.
-pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let time = ::client::parse_time(text).filter(|time| *time <= RECOVERY_TIMEOUT_MAX);
-    time.ok_or_else(|| "a time of at most a day, for example 500ms, 30s or 2m".to_owned())
-}
+use recovery::{AccessPoints, AttachCancellation, AttachOptions, Attachment, DetachHandle};
+use reports::{AttachedReport, DetachedReport};
 
 /// `attach`
 #[derive(Debug, Args)]
@@ -84,7 +72,7 @@ pub struct AttachArgs {
     pub force: bool,
     /// How long I/O waits for --recover if the holder is killed; 0: not at all. By default as long as an
     /// operation waits for a path to the volume
-    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "120s")]
+    #[arg(long, value_name = "TIME", value_parser = recovery::parse_timeout, default_value = "120s")]
     pub timeout: Duration,
     /// Show all attachments, including those that wait for recovery
     #[arg(long, conflicts_with = "url")]
@@ -150,7 +138,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
     served.map(|()| Exit::Success)
 }
 
-pub(super) fn control_socket(given: Option<&Path>) -> PathBuf {
+fn control_socket(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| DefaultPaths::of_process().control, Path::to_owned)
 }
 
@@ -171,16 +159,8 @@ fn attach_by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> 
     Ok(Exit::Success)
 }
 
-/// Where notes may be: beside the socket that is named, and at the usual place.
-pub(super) fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
-    let mut dirs = vec![record::record_dir(None)];
-    let named = control.map(|control| record::record_dir(Some(control)));
-    dirs.extend(named.filter(|named| *named != dirs[0]));
-    dirs
-}
-
 fn list_attachments(args: &AttachArgs) -> Result<Exit, Failure> {
-    let found = recovery::find_all(&record_dirs(args.control.as_deref()))?;
+    let found = recovery::find_all(&record::record_dirs(args.control.as_deref()))?;
     if args.json {
         print(&json_text(&found.iter().map(attachment_report).collect::<Vec<_>>()))?;
         return Ok(Exit::Success);
@@ -233,82 +213,11 @@ fn attachment_report(found: &FoundAttachment) -> AttachedReport {
 
 /// Ends an attachment, and waits until it is gone.
 pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
-    let found = recovery::find(&record_dirs(args.control.as_deref()), &args.name)?;
-    end_attachment(&found, args.now)?;
+    let found = recovery::find(&record::record_dirs(args.control.as_deref()), &args.name)?;
+    recovery::detach(&found, args.now)?;
     if args.json {
         let AttachRecord { url, via, ways, uuid, .. } = found.record.clone();
         print(&json_text(&DetachedReport { url, via, ways, uuid }))?;
     }
     Ok(Exit::Success)
-}
-
-fn end_attachment(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
-    let record = &found.record;
-    if !now {
-        refuse_if_used(found)?;
-    }
-    if found.state != AttachState::Serving {
-        return recovery::abandon(found);
-    }
-    if let (Some(control), Some(way)) = (&record.control, record.ways.first()) {
-        let request = Request::Detach { way: way.clone(), now };
-        return client::send_request_to_user(control, request, found.dir.owner_uid()).map(drop);
-    }
-    let signal = || match record.holder.signal(rustix::process::Signal::TERM, found.dir.owner_uid()) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::failed(format!("process {}: {why}", record.holder.pid)))
-        }
-        // One that has just ended needs no signal.
-        Ok(()) | Err(_) => Ok(()),
-    };
-    signal()?;
-    if now {
-        thread::sleep(Duration::from_millis(50));
-        signal()?;
-    }
-    let until = Instant::now() + Duration::from_secs(30);
-    while record.holder.is_running().unwrap_or(true) {
-        if Instant::now() >= until {
-            let users = users::attachment_users(record).join("; ");
-            let why =
-                format!("{} is still in use ({users}): stop that, or use --now", found.access_points_text());
-            return Err(Failure::new(Exit::RequestTimeout, why));
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// What is used is not pulled from under its users.
-fn refuse_if_used(found: &FoundAttachment) -> Result<(), Failure> {
-    // Some look at every device for a moment when it changes.
-    let until = Instant::now() + TRANSIENT_USE_TIMEOUT;
-    loop {
-        let users = users::attachment_users(&found.record);
-        if users.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            let why = format!(
-                "{} is in use: {}; stop that first, or use --now, and its users get errors",
-                found.access_points_text(),
-                users.join("; ")
-            );
-            return Err(Failure::failed(why));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use recovery::RECOVERY_TIMEOUT_DEFAULT;
-
-    #[test]
-    fn the_time_out_that_help_names_is_the_default() {
-        assert_eq!(parse_timeout("120s"), Ok(RECOVERY_TIMEOUT_DEFAULT));
-        assert_eq!(parse_timeout("0"), Ok(Duration::ZERO));
-        assert!(parse_timeout("25h").is_err() && parse_timeout("never").is_err());
-    }
 }

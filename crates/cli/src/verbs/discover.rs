@@ -11,12 +11,12 @@ use client::{DiscoveredTarget, DiscoveryResult, Protocol};
 
 use super::mdns::AnnouncedService;
 use super::{json_text, json_value, print};
-use crate::reports::{
+use control::secret_url::SecretUrl;
+use process::exit::{Exit, Failure};
+use reports::{
     DiscoveryEventReport, DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget,
     protocol_word,
 };
-use control::secret_url::SecretUrl;
-use process::exit::{Exit, Failure};
 
 /// `discover`
 #[derive(Debug, Args)]

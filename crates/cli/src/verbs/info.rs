@@ -8,10 +8,10 @@ use client::{PathState, ReservationOp, Settings};
 use serde_json::Value;
 
 use super::{create_initiator, json_value, print};
-use crate::reports::{PathReport, RemoteReservation, RemoteReservationReport, RemoteVolumeReport};
 use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
+use reports::{PathReport, RemoteReservation, RemoteReservationReport, RemoteVolumeReport};
 
 /// How long paths may take to say what the volume is like.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,7 +10,6 @@ mod discover;
 mod info;
 mod mdns;
 mod node;
-mod node_store;
 mod raw_commands;
 mod read_write;
 mod reserve;

@@ -1,20 +1,18 @@
 //! `blockwire node`: volumes to attach, as open-iscsi keeps node records: listed, changed, and discovered.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use client::{DiscoveredTarget, Protocol, Url};
 use control::secret_url::SecretUrl;
+use nodes::{AddedNode, Node, Nodes, check_name, check_url, parse_timeout_text, parse_via_name};
 use process::exit::{Exit, Failure};
+use process::printable;
+use recovery::record::to_millis;
 
-use super::node_store::{
-    Node, Nodes, check_name, check_url, nodes_or_unknown, parse_timeout_text, parse_via_name,
-};
 use super::{json_text, print};
 use crate::output::{self, Terminal};
-use crate::reports::ListedNodeReport;
+use reports::{ListedNodeReport, NodeReport};
 
 const NODE_HELP: &str = "\
 A node is a volume to attach: its URL, and how. Each is a file NAME.json of mode 0600 in nodes.d beside the configuration \
@@ -45,9 +43,16 @@ pub struct NodesDir {
     pub nodes: Option<PathBuf>,
 }
 
+impl NodesDir {
+    /// The one that is named.
+    pub fn given(&self) -> Option<&Path> {
+        self.nodes.as_deref()
+    }
+}
+
 /// How a node is attached; what is not given stays as it is, or at its default.
 #[derive(Debug, Args)]
-pub struct NodeSettings {
+pub struct NodeSettingArgs {
     /// Whether `connect-all` attaches it
     #[arg(long, value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes", value_parser = parse_yes_no)]
     pub autostart: Option<bool>,
@@ -60,6 +65,18 @@ pub struct NodeSettings {
     /// How long I/O waits if the holder is killed, as `attach --timeout` has it
     #[arg(long, value_name = "TIME", value_parser = parse_timeout_text)]
     pub timeout: Option<String>,
+}
+
+impl NodeSettingArgs {
+    fn settings(&self) -> nodes::NodeSettings {
+        let NodeSettingArgs { autostart, via, at, timeout } = self;
+        nodes::NodeSettings {
+            autostart: *autostart,
+            via: via.clone(),
+            at: at.clone(),
+            timeout: timeout.clone(),
+        }
+    }
 }
 
 /// Verbs of `node`.
@@ -93,7 +110,7 @@ pub enum NodeVerb {
         url: SecretUrl,
         /// How.
         #[command(flatten)]
-        settings: NodeSettings,
+        settings: NodeSettingArgs,
         /// Which nodes.
         #[command(flatten)]
         dir: NodesDir,
@@ -107,7 +124,7 @@ pub enum NodeVerb {
         url: Option<SecretUrl>,
         /// How.
         #[command(flatten)]
-        settings: NodeSettings,
+        settings: NodeSettingArgs,
         /// Which nodes.
         #[command(flatten)]
         dir: NodesDir,
@@ -128,7 +145,7 @@ pub enum NodeVerb {
         url: SecretUrl,
         /// How.
         #[command(flatten)]
-        settings: NodeSettings,
+        settings: NodeSettingArgs,
         /// Which nodes.
         #[command(flatten)]
         dir: NodesDir,
@@ -148,9 +165,9 @@ pub fn run_node_verb(args: &NodeArgs) -> Result<Exit, Failure> {
     match &args.verb {
         NodeVerb::List { json, dir } => list(dir, *json),
         NodeVerb::Show { name, json, dir } => {
-            let node = nodes_or_unknown(dir, name)?.read(name)?;
+            let node = Nodes::find_for(dir.given(), name)?.read(name)?;
             let text = match json {
-                true => json_text(&node.report(name)),
+                true => json_text(&node_report(&node, name)),
                 false => node_card(&node),
             };
             print(&text).map(|()| Exit::Success)
@@ -159,21 +176,34 @@ pub fn run_node_verb(args: &NodeArgs) -> Result<Exit, Failure> {
             check_name(name)?;
             check_url(url).map_err(|why| Failure::usage(format!("the URL of \"{name}\": {why}")))?;
             let mut node = Node::new(url.to_string());
-            node.apply(settings)?;
-            Nodes::create(dir)?.write(name, &node, true).map(|()| Exit::Success)
+            node.apply(&settings.settings())?;
+            Nodes::create(dir.given())?.write(name, &node, true).map(|()| Exit::Success)
         }
         NodeVerb::Set { name, url, settings, dir } => {
-            let nodes = nodes_or_unknown(dir, name)?;
+            let nodes = Nodes::find_for(dir.given(), name)?;
             let mut node = nodes.read(name)?;
             if let Some(url) = url {
                 check_url(url).map_err(|why| Failure::usage(format!("the URL of \"{name}\": {why}")))?;
                 node.url = url.to_string();
             }
-            node.apply(settings)?;
+            node.apply(&settings.settings())?;
             nodes.write(name, &node, false).map(|()| Exit::Success)
         }
-        NodeVerb::Remove { name, dir } => nodes_or_unknown(dir, name)?.remove(name).map(|()| Exit::Success),
+        NodeVerb::Remove { name, dir } => {
+            Nodes::find_for(dir.given(), name)?.remove(name).map(|()| Exit::Success)
+        }
         NodeVerb::Discover { url, settings, dir } => discover(url, settings, dir),
+    }
+}
+
+fn node_report(node: &Node, name: &str) -> NodeReport {
+    NodeReport {
+        name: name.to_owned(),
+        url: node.url.clone(),
+        autostart: node.autostart,
+        via: node.via.clone(),
+        at: node.at.as_ref().map(|at| at.display().to_string()),
+        timeout_ms: to_millis(node.recovery_timeout()),
     }
 }
 
@@ -195,7 +225,7 @@ fn node_card(node: &Node) -> String {
 /// All nodes. One that cannot be read is shown with the reason, and is a failure.
 fn list(dir: &NodesDir, json: bool) -> Result<Exit, Failure> {
     let mut all = Vec::new();
-    if let Some(nodes) = Nodes::find(dir)? {
+    if let Some(nodes) = Nodes::find(dir.given())? {
         for name in nodes.names()? {
             let node = nodes.read(&name);
             all.push((name, node));
@@ -204,7 +234,7 @@ fn list(dir: &NodesDir, json: bool) -> Result<Exit, Failure> {
     let exit = if all.iter().any(|(_, node)| node.is_err()) { Exit::Failure } else { Exit::Success };
     if json {
         let report = |(name, node): (String, Result<Node, Failure>)| match node {
-            Ok(node) => ListedNodeReport::Known(node.report(&name)),
+            Ok(node) => ListedNodeReport::Known(node_report(&node, &name)),
             Err(why) => ListedNodeReport::Unknown { name, why: why.message },
         };
         print(&json_text(&all.into_iter().map(report).collect::<Vec<_>>()))?;
@@ -222,89 +252,22 @@ fn list(dir: &NodesDir, json: bool) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The URLs of what was found, by name: its portals are paths of one volume.
-fn discovered_urls(text: &str, url: &Url, found: &[DiscoveredTarget]) -> BTreeMap<String, String> {
-    let query = text.split_once('?').map_or(String::new(), |(_, query)| format!("?{query}"));
-    let user = url.user.as_ref().map_or(String::new(), |_| {
-        let rest = text.split_once("://").map_or("", |(_, rest)| rest);
-        rest.split_once('@').map_or(String::new(), |(user, _)| format!("{user}@"))
-    });
-    let mut all: BTreeMap<String, String> = BTreeMap::new();
-    for one in found {
-        let path = match one.protocol {
-            Protocol::Iscsi => format!("iscsi://{user}{}/{}/0{query}", one.address, one.name),
-            Protocol::Nvme => format!("nvme+tcp://{}/{}/1{query}", one.address, one.name),
-        };
-        let paths = all.entry(one.name.clone()).or_default();
-        if !paths.split(',').any(|known| known == path) {
-            *paths = if paths.is_empty() { path } else { format!("{paths},{path}") };
-        }
-    }
-    all
-}
-
-fn discover(text: &SecretUrl, settings: &NodeSettings, dir: &NodesDir) -> Result<Exit, Failure> {
-    let url = Url::parse(text).map_err(Failure::usage)?;
-    if url.user.as_ref().is_some_and(|user| user.secret.is_some()) {
-        let why = "the URL holds a password, which a node must not: write it to a file of mode 0600, and add \
-                   ?secret_file=FILE";
-        return Err(Failure::usage(why));
-    }
-    let discovered = client::discover_targets(text)?;
-    if discovered.targets.is_empty() {
-        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to this host at {url}")));
-    }
-    let nodes = Nodes::create(dir)?;
+fn discover(url: &SecretUrl, settings: &NodeSettingArgs, dir: &NodesDir) -> Result<Exit, Failure> {
+    let found = nodes::discover(url, &settings.settings(), dir.given())?;
     let (mut said, mut exit) = (String::new(), Exit::Success);
-    for (name, urls) in discovered_urls(text, &url, &discovered.targets) {
-        let mut node = Node::new(urls);
-        node.apply(settings)?;
-        // What a target calls itself is looked at as anything of foreign origin.
-        let added = check_url(&node.url)
-            .map_err(|why| Failure::failed(format!("a target's URL: {why}")))
-            .and_then(|()| nodes.write(&name, &node, true));
-        let _ = match added {
-            Ok(()) => writeln!(said, "added {name}"),
-            Err(why) if why.exit == Exit::Exists => writeln!(said, "kept {name}"),
-            Err(why) => {
+    for (name, became) in &found.nodes {
+        let _ = match became {
+            AddedNode::Added => writeln!(said, "added {name}"),
+            AddedNode::Kept => writeln!(said, "kept {name}"),
+            AddedNode::Failed(why) => {
                 exit = Exit::Failure;
-                writeln!(said, "not added: {}", process::printable::escape_line(&why.message))
+                writeln!(said, "not added: {}", printable::escape_line(&why.message))
             }
         };
     }
-    for problem in &discovered.problems {
-        let _ = writeln!(said, "note: {}", process::printable::escape_line(problem));
+    for problem in &found.problems {
+        let _ = writeln!(said, "note: {}", printable::escape_line(problem));
     }
     print(&said)?;
     Ok(exit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn portals_of_one_target_are_paths_of_one_node() {
-        let found = |protocol, name: &str, address: &str| DiscoveredTarget {
-            protocol,
-            name: name.to_owned(),
-            address: address.to_owned(),
-            tag: 1,
-            tls: false,
-        };
-        let text = "iscsi://me@h?secret_file=/s&host_iface=eth0";
-        let all = [
-            found(Protocol::Iscsi, "iqn.2026-11.x:a", "10.0.0.1:3260"),
-            found(Protocol::Iscsi, "iqn.2026-11.x:b", "10.0.0.1:3260"),
-            found(Protocol::Iscsi, "iqn.2026-11.x:a", "10.0.1.1:3260"),
-            found(Protocol::Iscsi, "iqn.2026-11.x:a", "10.0.0.1:3260"),
-        ];
-        let urls = discovered_urls(text, &Url::parse(text).unwrap(), &all);
-        let options = "?secret_file=/s&host_iface=eth0";
-        let path =
-            |address: &str, name: &str| format!("iscsi://me@{address}:3260/iqn.2026-11.x:{name}/0{options}");
-        assert_eq!(urls["iqn.2026-11.x:a"], format!("{},{}", path("10.0.0.1", "a"), path("10.0.1.1", "a")));
-        assert_eq!(urls["iqn.2026-11.x:b"], path("10.0.0.1", "b"));
-        assert!(urls.values().all(|url| check_url(url).is_ok()));
-    }
 }

@@ -12,9 +12,9 @@ use clap::{Args, Subcommand};
 use client::{NvmeCommand, RAW_DATA_MAX, RawAnswer, RawData, Settings, VolumeHandle};
 
 use super::{create_initiator, json_text, print};
-use crate::reports::{NvmeAnswerReport, ScsiAnswerReport};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
+use reports::{NvmeAnswerReport, ScsiAnswerReport};
 use transfer::local_path::LocalPath;
 
 /// What holds for every raw command.

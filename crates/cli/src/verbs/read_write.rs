@@ -13,9 +13,9 @@ use client::{Geometry, Settings};
 use rustix::io::Errno;
 
 use super::{create_initiator, json_text, parse_size, print};
-use crate::reports::MovedReport;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
+use reports::MovedReport;
 use transfer::copy_ends::refuse_volume_in_use;
 use transfer::local_path::{self, FileKey, LocalPath};
 

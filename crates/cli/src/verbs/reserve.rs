@@ -7,9 +7,9 @@ use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, Reserv
 use transfer::reservation_names::{registrant_name, reservation_type_name};
 
 use super::{create_initiator, json_text, print};
-use crate::reports::RemoteReservationReport;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
+use reports::RemoteReservationReport;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -27,6 +27,7 @@ mod block;
 mod chap;
 mod device;
 mod error;
+pub mod iscsictl;
 mod key;
 mod policy;
 mod portal;

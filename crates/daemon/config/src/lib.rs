@@ -25,6 +25,7 @@ pub mod draft;
 pub mod file;
 mod files;
 pub mod limit_keys;
+pub mod manual;
 pub mod name;
 pub mod network;
 pub mod plan;

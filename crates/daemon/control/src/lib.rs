@@ -22,6 +22,7 @@
 
 mod audit;
 pub mod client;
+pub mod rates;
 pub mod readers;
 pub mod report;
 pub mod secret_bytes;

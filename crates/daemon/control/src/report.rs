@@ -8,6 +8,7 @@ mod latency;
 pub mod line;
 mod observation;
 pub mod plan;
+mod verb;
 
 use std::net::SocketAddr;
 
@@ -23,6 +24,7 @@ pub use access::{
 pub use gateway::{GatewayCounters, GatewayGroupReport, GatewayReport, GatewayVolumeReport};
 pub use latency::{BucketReport, LatencyReport, StageReport};
 pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};
+pub use verb::{BackupReport, FailureFacts, FailureReport, RestoreReport, StoppingReport};
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -176,7 +178,7 @@ pub struct LunReport {
 }
 
 /// A session: of an iSCSI initiator with a target, or a controller of an NVMe host in a subsystem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionReport {
     /// Its number in this daemon: the target session identifying handle, or 65536 and the controller
     /// identifier.

@@ -6,6 +6,8 @@
 //!
 //! Invariant: what [`Backup::parse`] gives was checked whole, so nothing is restored of a damaged backup.
 
+mod take;
+
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -25,6 +27,8 @@ use crate::state::{
     restore::STAGED,
 };
 use config::ConfigFiles;
+
+pub use take::BackupSource;
 
 const FORMAT: &str = "blockwire-backup";
 /// Version of the format; a change that older programs would misread raises it.

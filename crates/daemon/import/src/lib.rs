@@ -29,6 +29,7 @@ mod lio;
 mod model;
 mod note;
 mod nvmet;
+pub mod output;
 mod render;
 mod scst;
 mod section;

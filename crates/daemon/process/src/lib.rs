@@ -21,5 +21,6 @@ pub mod log;
 pub mod owned_dir;
 pub mod paths;
 pub mod printable;
+pub mod private_file;
 pub mod random;
 pub mod stdout;

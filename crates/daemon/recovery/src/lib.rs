@@ -20,6 +20,7 @@
 
 mod attach_recovery;
 pub mod attachments;
+mod detach;
 mod device_servers;
 mod disk;
 mod guardian_client;
@@ -55,6 +56,7 @@ use process::owned_dir::OwnedDir;
 use process::random;
 
 pub use attach_recovery::{abandon, find, find_all};
+pub use detach::detach;
 pub use guardian_process::{GuardianArgs, run_guardian};
 
 /// How long I/O waits for a new holder by default: as long as an operation waits for a path (`queue_timeout`), so that
@@ -75,6 +77,15 @@ pub fn parse_via(name: &str) -> Result<DeviceInterface, String> {
     known.ok_or_else(|| {
         format!("the ways are {}", DeviceInterface::ALL.map(DeviceInterface::cli_name).join(", "))
     })
+}
+
+/// The time-out of this text, as [`client::parse_time`] reads it.
+///
+/// # Errors
+/// What one looks like.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let time = client::parse_time(text).filter(|time| *time <= RECOVERY_TIMEOUT_MAX);
+    time.ok_or_else(|| "a time of at most a day, for example 500ms, 30s or 2m".to_owned())
 }
 
 /// What to attach, and how.
@@ -490,6 +501,13 @@ mod tests {
             !refuses(&options(false, false), DeviceInterface::Ublk, false)
                 && !refuses(&options(true, false), DeviceInterface::Nbd, false)
         );
+    }
+
+    #[test]
+    fn the_time_out_that_help_names_is_the_default() {
+        assert_eq!(parse_timeout("120s"), Ok(RECOVERY_TIMEOUT_DEFAULT));
+        assert_eq!(parse_timeout("0"), Ok(Duration::ZERO));
+        assert!(parse_timeout("25h").is_err() && parse_timeout("never").is_err());
     }
 
     #[test]

@@ -95,6 +95,14 @@ pub fn record_dir(control: Option<&Path>) -> PathBuf {
     control.parent().unwrap_or(Path::new("/run/blockwire")).join("attached")
 }
 
+/// Where records may be: beside the socket that is named, and at the usual place.
+pub fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
+    let mut dirs = vec![record_dir(None)];
+    let named = control.map(|control| record_dir(Some(control)));
+    dirs.extend(named.filter(|named| !dirs.contains(named)));
+    dirs
+}
+
 /// A record that goes away with the attachment.
 #[derive(Debug)]
 pub struct RecordFile {

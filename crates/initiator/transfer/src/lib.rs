@@ -1,4 +1,4 @@
-//! Sources and destinations of a transfer: remote volumes, and local files and devices.
+//! Copies and comparisons of remote volumes, and of local files and devices; what they read from and write to.
 //!
 //! Invariant: nothing that is in use (a reservation, an attachment, a mount, another process's lock) is
 //! written to without `--force`, and nothing is changed before all checks have passed.
@@ -16,7 +16,10 @@
     )
 )]
 
+pub mod compare;
+pub mod copy;
 pub mod copy_ends;
+mod copy_job;
 pub mod journal;
 pub mod local_path;
 pub mod progress;

@@ -1,15 +1,28 @@
 //! What the initiator's verbs print with `--json`, as types.
 //!
 //! The words are those of the daemon's reports (`control::report`): one name for one thing, units in names (`_bytes`,
-//! `_seconds`, `_ms`), numbers as numbers, `null` for what is not known. [`schema`](crate::schema) documents both.
+//! `_seconds`, `_ms`), numbers as numbers, `null` for what is not known. The binary's JSON Schema documents both.
 
-use std::{collections::BTreeMap, path::PathBuf};
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+use std::collections::BTreeMap;
 
 use client::{PathInfo, PathState, Protocol, Registration, Reservations};
 use schemars::JsonSchema;
 use serde::Serialize;
 use transfer::reservation_names::registrant_name;
-use volume::{PathAccess, reservation::ReservationType};
+use volume::reservation::ReservationType;
 
 /// `info`: a remote volume.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -97,7 +110,7 @@ impl RemoteReservationReport {
         RemoteReservationReport {
             generation: report.generation,
             persists: report.persists,
-            kind: report.held.map(kind_word),
+            kind: report.held.map(ReservationType::standard_name),
             registrants: report.registrations.iter().map(registrant).collect(),
         }
     }
@@ -135,7 +148,7 @@ impl PathReport {
                 PathState::GivenUp => "given-up",
                 PathState::Closed => "closed",
             },
-            access: info.map(|info| access_word(info.access)),
+            access: info.map(|info| info.access.name()),
             depth: info.map(|info| info.depth),
             problem: path.last.as_ref().map(|(_, problem)| problem.to_string()),
             negotiated: info.map(|info| info.terms.iter().cloned().collect()),
@@ -144,33 +157,10 @@ impl PathReport {
 }
 
 /// As the daemon has it.
-fn kind_word(kind: ReservationType) -> &'static str {
-    match kind {
-        ReservationType::WriteExclusive => "write-exclusive",
-        ReservationType::ExclusiveAccess => "exclusive-access",
-        ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
-        ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
-        ReservationType::WriteExclusiveAll => "write-exclusive-all-registrants",
-        ReservationType::ExclusiveAccessAll => "exclusive-access-all-registrants",
-    }
-}
-
-/// As the daemon has it.
 pub fn protocol_word(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Iscsi => "iscsi",
         Protocol::Nvme => "nvme",
-    }
-}
-
-fn access_word(access: PathAccess) -> &'static str {
-    match access {
-        PathAccess::Optimized => "optimized",
-        PathAccess::NonOptimized => "non-optimized",
-        PathAccess::Standby => "standby",
-        PathAccess::Inaccessible => "inaccessible",
-        PathAccess::PersistentLoss => "persistent-loss",
-        PathAccess::Transition => "transition",
     }
 }
 
@@ -323,36 +313,6 @@ pub struct DetachedReport {
     pub uuid: Option<String>,
 }
 
-/// `backup`
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct BackupReport {
-    /// The file that was written.
-    pub file: PathBuf,
-    /// Its length.
-    pub size_bytes: u64,
-    /// How many records of the state directory it has.
-    pub records: usize,
-    /// Names in it of files that may hold secrets in clear text.
-    pub secrets: Vec<String>,
-    /// What it does not hold.
-    pub not_included: Vec<String>,
-}
-
-/// `restore`
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct RestoreReport {
-    /// The state directory.
-    pub directory: PathBuf,
-    /// How many records were restored.
-    pub records: usize,
-    /// Where the records are that were there before; `None`: there were none.
-    pub replaced: Option<PathBuf>,
-    /// Where the files of the configuration were, which are in the backup.
-    pub configuration: Vec<PathBuf>,
-    /// What the backup does not hold.
-    pub not_included: Vec<String>,
-}
-
 /// `discover --watch`: one line per target that comes or goes.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct DiscoveryEventReport {
@@ -444,35 +404,4 @@ pub struct NvmeAnswerReport {
     /// What was received, hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-}
-
-/// `stop`
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct StoppingReport {
-    /// It is.
-    pub stopping: bool,
-    /// The daemon's process.
-    pub pid: u32,
-}
-
-/// A failure, on standard error.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct FailureReport {
-    /// What failed.
-    pub error: FailureFacts,
-}
-
-/// What is said of a failure.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct FailureFacts {
-    /// `failure`, `usage`, `connect-timeout`, `exists`, `nothing-found`, `not-authenticated` or `request-timeout`.
-    pub code: &'static str,
-    /// The exit code of the process.
-    pub exit_code: u8,
-    /// Which side is at fault: `caller`, `daemon`, `peer` or `unknown`.
-    pub fault: &'static str,
-    /// What happened, and what to do.
-    pub message: String,
-    /// Where to look next, in general.
-    pub next: &'static str,
 }
