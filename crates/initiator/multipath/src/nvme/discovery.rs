@@ -13,21 +13,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{CloseMode, OutboundSockets};
-use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
+use endpoint::OutboundSockets;
+use nvme::Nqn;
 use nvme::log::LogPageId;
 use nvme::log::discovery::{DiscoveryLogHeader, DiscoveryRecord, RECORD_LEN};
-use nvme::property::{ControllerConfiguration, ControllerStatus};
-use nvme::{Cqe, Nqn, Sqe};
 use stream::earliest;
 
-use super::admin_commands::{PendingAdminCommands, log_page_command};
-use super::association_start::generated_context;
-use super::fence::CSTS_POLL_INTERVAL;
-use super::queue_links::{LinkEvent, LinkLoss, QueueId, QueueLinks, by_links};
-use super::queue_setup::{QueueSetup, SetupProgress};
+use super::admin_commands::log_page_command;
+use super::discovery_connection::{ConnectionEvent, DiscoveryConnection};
+use super::down_reasons;
+use super::queue_links::by_links;
 use super::settings::Settings;
-use super::{RETRY_DELAY, down_reasons, setup_context};
 use crate::DownReason;
 use crate::trace::{Speaker, StageName, Trace};
 
@@ -43,10 +39,8 @@ const LOG_REREADS_MAX: u8 = 8;
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Records per command: 4 KiB, which no MDTS forbids.
 const RECORDS_PER_COMMAND: u64 = 4;
-const ADMIN_CAPSULE_DATA_MAX: u32 = 8192;
 
 const LOG_STAGE: StageName = "Discovery log";
-const TCP_STAGE: StageName = "TCP";
 
 /// A subsystem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +70,6 @@ pub struct DiscoveryReport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogReadStep {
-    Enable,
-    Ready,
     /// The log's header.
     Header,
     /// Records from this one on.
@@ -96,31 +88,20 @@ struct LogRead {
     readings: u8,
     /// What this reading has found.
     found: Vec<DiscoveryRecord>,
-    /// A step that waits, and until when.
-    waiting: Option<(LogReadStep, Time)>,
-    /// When the controller must be ready.
-    ready: Time,
 }
 
 /// Asks discovery controllers.
 #[derive(Debug)]
 pub struct Discovery {
-    settings: Settings,
-    links: QueueLinks,
-    trace: Trace,
-    admin_commands: PendingAdminCommands<LogReadStep>,
-    setup: Option<QueueSetup>,
+    connection: DiscoveryConnection<LogReadStep>,
     reading: Option<LogRead>,
     /// Those that are still to be asked, and after how many referrals.
     next: VecDeque<(SocketAddr, u8)>,
     seen: Vec<SocketAddr>,
-    association: u32,
     report: DiscoveryReport,
     outcome: Option<Result<DiscoveryReport, DownReason>>,
     /// When all must be over; `None`: nothing goes on.
     until: Option<Time>,
-    /// When memory that was short is asked for again.
-    retry: Option<Time>,
     /// A log was read.
     told: bool,
 }
@@ -130,26 +111,20 @@ impl Discovery {
     /// discovery unless it is that of another discovery subsystem; NSID, queues and depth say nothing.
     pub fn new(settings: Settings) -> Self {
         Discovery {
-            links: QueueLinks::new(settings.source),
-            settings: settings.clamped(),
-            trace: Trace::disabled(),
-            admin_commands: PendingAdminCommands::new(),
-            setup: None,
+            connection: DiscoveryConnection::new(settings, false),
             reading: None,
             next: VecDeque::new(),
             seen: Vec::new(),
-            association: 0,
             report: DiscoveryReport::default(),
             outcome: None,
             until: None,
-            retry: None,
             told: false,
         }
     }
 
     /// What is said on the way, for who turned it on.
     pub fn trace(&mut self) -> &mut Trace {
-        &mut self.trace
+        &mut self.connection.trace
     }
 
     /// Begins. The outcome follows within a minute.
@@ -160,7 +135,7 @@ impl Discovery {
         self.report = DiscoveryReport::default();
         self.seen.clear();
         self.told = false;
-        self.next = self.settings.addresses.iter().map(|&at| (at, 0)).collect();
+        self.next = self.connection.settings.addresses.iter().map(|&at| (at, 0)).collect();
         self.until = Some(cx.now + DISCOVERY_TIMEOUT);
         self.dial_next_controller(cx);
     }
@@ -169,10 +144,6 @@ impl Discovery {
     #[must_use]
     pub fn poll_outcome(&mut self) -> Option<Result<DiscoveryReport, DownReason>> {
         self.outcome.take()
-    }
-
-    fn admin_queue(&self) -> QueueId {
-        QueueId { association: self.association, qid: 0 }
     }
 
     fn dial_next_controller(&mut self, cx: &mut Cx<'_>) {
@@ -187,108 +158,38 @@ impl Discovery {
             self.outcome = Some(outcome);
             return;
         };
-        let reading = LogRead {
-            at,
-            hops,
-            generation: 0,
-            records: 0,
-            readings: 0,
-            found: Vec::new(),
-            waiting: None,
-            ready: cx.now,
-        };
-        self.reading = Some(reading);
-        // A generated key is of one association.
-        self.links.generated = None;
-        self.dial(cx);
-    }
-
-    fn dial(&mut self, cx: &mut Cx<'_>) {
-        let Some(at) = self.reading.as_ref().map(|reading| reading.at) else { return };
-        self.association = self.association.wrapping_add(1);
-        self.trace.stage_started(cx.now, 0, TCP_STAGE);
-        self.trace.trace_field(cx.now, (0, TCP_STAGE), Speaker::Us, "address", || at.to_string());
-        self.links.request_dial(self.admin_queue(), at, cx.now + self.settings.times.dial);
+        self.reading = Some(LogRead { at, hops, generation: 0, records: 0, readings: 0, found: Vec::new() });
+        self.connection.open(cx, at);
     }
 
     /// This controller could not be asked.
     fn handle_controller_failed(&mut self, cx: &mut Cx<'_>, why: DownReason) {
         let Some(reading) = self.reading.take() else { return };
-        let stage = if self.setup.is_some() { TCP_STAGE } else { LOG_STAGE };
-        if self.setup.is_none() {
-            let (what, advice) = down_reasons::text_and_advice(&why);
-            self.trace.stage_failed(cx.now, (0, stage), what, advice);
-        }
         self.report.troubles.push((reading.at, why));
         self.finish_controller(cx);
     }
 
+    /// The same of one that had let us in.
+    fn handle_log_failed(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+        let (what, advice) = down_reasons::text_and_advice(&why);
+        self.connection.trace.stage_failed(cx.now, (0, LOG_STAGE), what, advice);
+        self.handle_controller_failed(cx, why);
+    }
+
     /// Goes on to the next one.
     fn finish_controller(&mut self, cx: &mut Cx<'_>) {
-        let who = self.admin_queue();
-        self.setup = None;
-        self.admin_commands.forget_queue(who);
-        self.links.close_link(cx, who, CloseMode::Close);
+        self.connection.close(cx);
         self.dial_next_controller(cx);
     }
 
-    fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
-        if who != self.admin_queue() {
-            // Of one before.
-            return;
-        }
+    fn handle_connection_event(&mut self, cx: &mut Cx<'_>, event: ConnectionEvent<LogReadStep>) {
         match event {
-            LinkEvent::Dialled(_) if self.reading.is_some() => self.handle_dialled_queue(cx),
-            LinkEvent::Dialled(_) => {}
-            LinkEvent::NotDialled(errno) => self.handle_controller_failed(cx, DownReason::Unreachable(errno)),
-            LinkEvent::Ready => {
-                self.advance_setup(cx, |setup, cx, context| setup.handle_transport_ready(cx, context))
+            ConnectionEvent::NotDialled(errno) => {
+                self.handle_log_failed(cx, DownReason::Unreachable(errno));
             }
-            LinkEvent::Completed(tag, cqe, payload) => match self.admin_commands.take_purpose(who, tag) {
-                Some(step) => self.handle_step_ended(cx, step, cqe, &payload),
-                None => self.advance_setup(cx, |setup, cx, context| {
-                    setup.handle_completed(cx, context, (tag, cqe, payload))
-                }),
-            },
-            LinkEvent::Broken(how) => {
-                let why = match &self.setup {
-                    Some(setup) => setup.trace_link_lost(cx, &mut self.trace, how),
-                    None => down_reasons::link_lost(how),
-                };
-                self.handle_controller_failed(cx, why);
-            }
-            LinkEvent::Closed => self.handle_controller_failed(cx, down_reasons::link_lost(LinkLoss::Closed)),
-        }
-    }
-
-    fn handle_dialled_queue(&mut self, cx: &mut Cx<'_>) {
-        self.trace.stage_succeeded(cx.now, 0, TCP_STAGE);
-        let connect = Connect {
-            qid: 0,
-            entries: Connect::ADMIN_ENTRIES_MIN,
-            flow_control: self.settings.flow_control,
-            individual_deletion: false,
-            kato_ms: 0,
-        };
-        let until = cx.now + self.settings.times.join;
-        let setup =
-            QueueSetup::new(self.admin_queue(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_DATA_MAX, until);
-        setup.handle_dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
-        self.setup = Some(setup);
-    }
-
-    fn advance_setup(
-        &mut self,
-        cx: &mut Cx<'_>,
-        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> SetupProgress,
-    ) {
-        let Some(setup) = &mut self.setup else { return };
-        match act(setup, cx, setup_context(&self.settings, &mut self.links, &mut self.trace)) {
-            SetupProgress::Going => self.retry = setup.waits_for_memory().then_some(cx.now + RETRY_DELAY),
-            SetupProgress::Up(_) => {
-                self.setup = None;
-                if let Some(reading) = &mut self.reading {
-                    reading.ready = cx.now + self.settings.times.ready_max;
+            ConnectionEvent::NotJoined(why) => self.handle_controller_failed(cx, why),
+            ConnectionEvent::Joined => {
+                if let Some(reading) = &self.reading {
                     // Only who lets us in counts as one that was asked.
                     self.seen.push(reading.at);
                     // The rest of our own addresses are ways to the same log.
@@ -296,18 +197,18 @@ impl Discovery {
                         self.next.clear();
                     }
                 }
-                self.start_step(cx, LogReadStep::Enable);
             }
-            SetupProgress::Generated(psk) => match generated_context(&psk, &self.settings) {
-                Ok(context) => {
-                    self.links.close_link(cx, self.admin_queue(), CloseMode::Close);
-                    self.links.generated = Some(context);
-                    self.setup = None;
-                    self.dial(cx);
-                }
-                Err(why) => self.handle_controller_failed(cx, why),
+            ConnectionEvent::Ready => self.start_step(cx, LogReadStep::Header),
+            ConnectionEvent::Answered(step, _, payload) => match step {
+                LogReadStep::Header => self.handle_log_header(cx, &payload),
+                LogReadStep::Records(from) => self.handle_log_records(cx, from, &payload),
+                LogReadStep::Again => self.recheck_log_generation(cx, &payload),
             },
-            SetupProgress::Failed(why) => self.handle_controller_failed(cx, why),
+            ConnectionEvent::Refused(status) => {
+                let why = format!("the discovery log cannot be read: {}", down_reasons::status_text(status));
+                self.handle_log_failed(cx, DownReason::Refused(why));
+            }
+            ConnectionEvent::Lost(why) => self.handle_log_failed(cx, why),
         }
     }
 
@@ -315,72 +216,39 @@ impl Discovery {
         let log = |offset, len: u64| log_page_command(LogPageId::DISCOVERY, 0, 0, offset, len as usize);
         let size = RECORD_LEN as u64;
         let records = self.reading.as_ref().map_or(0, |reading| reading.records);
-        let command: (Sqe, usize) = match step {
-            LogReadStep::Enable => {
-                (PropertyAccess::property_set_sqe(Property::CC, ControllerConfiguration::ENABLE.0), 0)
-            }
-            LogReadStep::Ready => (PropertyAccess::property_get_sqe(Property::CSTS, 4), 0),
+        let command = match step {
             LogReadStep::Header | LogReadStep::Again => log(0, size),
             LogReadStep::Records(from) => {
                 log((from + 1) * size, (records - from).min(RECORDS_PER_COMMAND) * size)
             }
         };
         if matches!(step, LogReadStep::Header) {
-            self.trace.stage_started(cx.now, 0, LOG_STAGE);
+            self.connection.trace.stage_started(cx.now, 0, LOG_STAGE);
         }
-        let until = Some(cx.now + self.settings.times.command);
-        let who = self.admin_queue();
-        let sent = self.admin_commands.send_command(cx, &mut self.links, who, command, (step, until));
-        if let (Some(reading), false) = (&mut self.reading, sent) {
-            reading.waiting = Some((step, cx.now + RETRY_DELAY));
-        }
-    }
-
-    fn handle_step_ended(&mut self, cx: &mut Cx<'_>, step: LogReadStep, cqe: Cqe, payload: &Payload) {
-        let end = cqe.completion();
-        let Some(reading) = &mut self.reading else { return };
-        if !end.status.is_success() {
-            let why = format!("the discovery log cannot be read: {}", down_reasons::status_text(end.status));
-            return self.handle_controller_failed(cx, DownReason::Refused(why));
-        }
-        match step {
-            LogReadStep::Enable => self.start_step(cx, LogReadStep::Ready),
-            LogReadStep::Ready => {
-                let status = ControllerStatus::parse(end.result);
-                if status.ready && !status.fatal {
-                    return self.start_step(cx, LogReadStep::Header);
-                }
-                if status.fatal || reading.ready <= cx.now {
-                    return self.handle_controller_failed(
-                        cx,
-                        DownReason::Lost("the discovery controller does not become ready".into()),
-                    );
-                }
-                reading.waiting = Some((LogReadStep::Ready, cx.now + CSTS_POLL_INTERVAL));
-            }
-            LogReadStep::Header => self.handle_log_header(cx, payload),
-            LogReadStep::Records(from) => self.handle_log_records(cx, from, payload),
-            LogReadStep::Again => self.recheck_log_generation(cx, payload),
-        }
+        self.connection.send_command(cx, step, command, true);
     }
 
     fn handle_log_header(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
         let (Some(reading), [header, ..]) = (&mut self.reading, &log_chunks(payload)[..]) else {
-            return self.handle_controller_failed(
+            return self.handle_log_failed(
                 cx,
                 down_reasons::standard_violated("the discovery log has no header".into()),
             );
         };
         let header = DiscoveryLogHeader::parse(header);
         if header.format.get() != 0 {
-            return self.handle_controller_failed(
+            return self.handle_log_failed(
                 cx,
                 down_reasons::standard_violated("the discovery log's format is not 0".into()),
             );
         }
         let (generation, records) = (header.generation.get(), header.records.get());
-        self.trace.trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "GENCTR", || generation.to_string());
-        self.trace.trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "NUMREC", || records.to_string());
+        self.connection
+            .trace
+            .trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "GENCTR", || generation.to_string());
+        self.connection
+            .trace
+            .trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "NUMREC", || records.to_string());
         reading.found.clear();
         (reading.generation, reading.records) = (generation, records.min(RECORDS_MAX));
         reading.readings += 1;
@@ -399,7 +267,7 @@ impl Discovery {
 
     fn recheck_log_generation(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
         let (Some(reading), [header, ..]) = (&mut self.reading, &log_chunks(payload)[..]) else {
-            return self.handle_controller_failed(
+            return self.handle_log_failed(
                 cx,
                 down_reasons::standard_violated("the discovery log has no header".into()),
             );
@@ -407,11 +275,11 @@ impl Discovery {
         if DiscoveryLogHeader::parse(header).generation.get() != reading.generation {
             if reading.readings >= LOG_REREADS_MAX {
                 let why = "the discovery log changes whenever it is read; try again later";
-                return self.handle_controller_failed(cx, DownReason::Lost(why.to_owned()));
+                return self.handle_log_failed(cx, DownReason::Lost(why.to_owned()));
             }
             return self.start_step(cx, LogReadStep::Header);
         }
-        self.trace.stage_succeeded(cx.now, 0, LOG_STAGE);
+        self.connection.trace.stage_succeeded(cx.now, 0, LOG_STAGE);
         if let Some(reading) = self.reading.take() {
             self.told = true;
             self.take_log_records(reading);
@@ -468,36 +336,9 @@ impl Discovery {
         self.next.push_back((to, hops));
     }
 
-    /// What was computed for the queue that comes up.
-    fn take_computed(&mut self, cx: &mut Cx<'_>) {
-        if self.setup.as_ref().is_some_and(QueueSetup::is_computation_done) {
-            self.advance_setup(cx, |setup, cx, context| setup.handle_computed(cx, context));
-        }
-    }
-
-    fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
-        let now = cx.now;
-        if self.until.is_some_and(|until| until <= now) {
-            self.next.clear();
-            self.handle_controller_failed(cx, DownReason::Silent("discovery took too long".to_owned()));
-        }
-        let late = self.setup.as_ref().is_some_and(|setup| setup.until <= now);
-        if late || self.admin_commands.find_overdue(now).is_some() {
-            let why = DownReason::Silent("the discovery controller does not answer".to_owned());
-            self.handle_controller_failed(cx, why);
-        }
-        if let Some((step, at)) = self.reading.as_ref().and_then(|reading| reading.waiting)
-            && at <= now
-        {
-            if let Some(reading) = &mut self.reading {
-                reading.waiting = None;
-            }
-            self.start_step(cx, step);
-        }
-        if self.retry.take_if(|retry| *retry <= now).is_some()
-            && self.setup.as_ref().is_some_and(QueueSetup::waits_for_memory)
-        {
-            self.advance_setup(cx, |setup, cx, context| setup.send_pending(cx, context));
+    fn run_connection(&mut self, cx: &mut Cx<'_>) {
+        while let Some(event) = self.connection.poll_event(cx) {
+            self.handle_connection_event(cx, event);
         }
     }
 }
@@ -511,32 +352,23 @@ fn log_chunks(payload: &Payload) -> Vec<[u8; RECORD_LEN]> {
 }
 
 impl OutboundSockets for Discovery {
-    by_links!();
+    by_links!(connection);
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some((who, event)) = self.links.poll_link_event(cx) {
-            self.handle_link_event(cx, who, event);
-        }
-        self.take_computed(cx);
+        self.run_connection(cx);
         false
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let waiting = self.reading.as_ref().and_then(|reading| reading.waiting).map(|(_, at)| at);
-        let setup = self.setup.as_ref().map(|setup| setup.until);
-        let clocks = [
-            self.links.poll_timeout(),
-            self.retry,
-            self.until,
-            waiting,
-            setup,
-            self.admin_commands.poll_timeout(),
-        ];
-        clocks.into_iter().fold(None, earliest)
+        earliest(self.connection.poll_timeout(), self.until)
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.links.handle_timeout(cx);
-        self.check_deadlines(cx);
+        if self.until.is_some_and(|until| until <= cx.now) {
+            self.next.clear();
+            self.handle_log_failed(cx, DownReason::Silent("discovery took too long".to_owned()));
+        }
+        self.connection.handle_timeout(cx);
+        self.run_connection(cx);
     }
 }

@@ -9,28 +9,22 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{CloseMode, OutboundSockets};
+use endpoint::OutboundSockets;
 use nvme::async_event::AsyncEvent;
-use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
 use nvme::feature::{FeatureId, SetFeatures};
 use nvme::identify::{self, Cns, Identify, IdentifyController};
 use nvme::log::LogPageId;
 use nvme::log::discovery::RECORD_LEN;
-use nvme::property::{ControllerConfiguration, ControllerStatus};
-use nvme::{Cqe, Sqe, admin};
+use nvme::{Completion, Sqe, admin};
 use stream::earliest;
 
-use super::admin_commands::{PendingAdminCommands, log_page_command};
-use super::association_start::generated_context;
-use super::fence::CSTS_POLL_INTERVAL;
-use super::queue_links::{LinkEvent, LinkLoss, QueueId, QueueLinks, by_links};
-use super::queue_setup::{QueueSetup, SetupProgress};
+use super::admin_commands::log_page_command;
+use super::discovery_connection::{ConnectionEvent, DiscoveryConnection};
+use super::down_reasons;
+use super::queue_links::by_links;
 use super::settings::Settings;
-use super::{RETRY_DELAY, down_reasons, setup_context};
 use crate::DownReason;
-use crate::trace::Trace;
 
-const ADMIN_CAPSULE_DATA_MAX: u32 = 8192;
 /// Where Identify Controller has OAES.
 const OAES_OFFSET: usize = 92;
 /// Keep Alive is sent so many times in its time.
@@ -49,8 +43,6 @@ pub enum DiscoveryWatchEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchStep {
-    Enable,
-    Ready,
     Identify,
     /// Events are turned on.
     Configure,
@@ -64,21 +56,11 @@ enum WatchStep {
 /// See the module.
 #[derive(Debug)]
 pub struct DiscoveryWatch {
-    settings: Settings,
-    links: QueueLinks,
-    trace: Trace,
-    admin_commands: PendingAdminCommands<WatchStep>,
-    setup: Option<QueueSetup>,
-    association: u32,
+    connection: DiscoveryConnection<WatchStep>,
     /// Which of the addresses is tried.
     address: usize,
-    /// When the controller must be ready.
-    ready: Time,
-    /// Steps that wait for memory, or for the controller.
-    waiting: VecDeque<(WatchStep, Time)>,
     /// When the next Keep Alive is sent.
     keep_alive: Option<Time>,
-    retry: Option<Time>,
     is_watching: bool,
     is_over: bool,
     events: VecDeque<DiscoveryWatchEvent>,
@@ -88,17 +70,9 @@ impl DiscoveryWatch {
     /// Of `settings` the addresses are tried until one answers; NSID, queues and depth say nothing.
     pub fn new(settings: Settings) -> Self {
         DiscoveryWatch {
-            links: QueueLinks::new(settings.source),
-            settings: settings.clamped(),
-            trace: Trace::disabled(),
-            admin_commands: PendingAdminCommands::new(),
-            setup: None,
-            association: 0,
+            connection: DiscoveryConnection::new(settings, true),
             address: 0,
-            ready: Time(0),
-            waiting: VecDeque::new(),
             keep_alive: None,
-            retry: None,
             is_watching: false,
             is_over: true,
             events: VecDeque::new(),
@@ -109,9 +83,7 @@ impl DiscoveryWatch {
     pub fn start(&mut self, cx: &mut Cx<'_>) {
         if self.is_over {
             (self.is_over, self.is_watching, self.address) = (false, false, 0);
-            // A generated key is of one association.
-            self.links.generated = None;
-            self.dial(cx);
+            self.open(cx);
         }
     }
 
@@ -121,16 +93,9 @@ impl DiscoveryWatch {
         self.events.pop_front()
     }
 
-    fn admin_queue(&self) -> QueueId {
-        QueueId { association: self.association, qid: 0 }
-    }
-
-    fn dial(&mut self, cx: &mut Cx<'_>) {
-        self.association = self.association.wrapping_add(1);
-        match self.settings.addresses.get(self.address) {
-            Some(&to) => {
-                self.links.request_dial(self.admin_queue(), to, cx.now + self.settings.times.dial);
-            }
+    fn open(&mut self, cx: &mut Cx<'_>) {
+        match self.connection.settings.addresses.get(self.address) {
+            Some(&to) => self.connection.open(cx, to),
             None => self.end(cx, DownReason::Refused("no address is set; name one".to_owned())),
         }
     }
@@ -139,100 +104,40 @@ impl DiscoveryWatch {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
-        let who = self.admin_queue();
-        (self.setup, self.keep_alive, self.retry) = (None, None, None);
-        self.waiting.clear();
-        self.admin_commands.forget_queue(who);
-        self.links.close_link(cx, who, CloseMode::Close);
+        self.keep_alive = None;
+        self.connection.close(cx);
         self.events.push_back(DiscoveryWatchEvent::Lost(why));
     }
 
-    fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
-        if who != self.admin_queue() || self.is_over {
-            // Of one before.
-            return;
-        }
+    fn handle_connection_event(&mut self, cx: &mut Cx<'_>, event: ConnectionEvent<WatchStep>) {
         match event {
-            LinkEvent::Dialled(_) => self.handle_dialled_queue(cx),
-            LinkEvent::NotDialled(errno) => {
+            ConnectionEvent::NotDialled(errno) => {
                 self.address += 1;
-                match self.address < self.settings.addresses.len() {
-                    true => self.dial(cx),
+                match self.address < self.connection.settings.addresses.len() {
+                    true => self.open(cx),
                     false => self.end(cx, DownReason::Unreachable(errno)),
                 }
             }
-            LinkEvent::Ready => {
-                self.advance_setup(cx, |setup, cx, context| setup.handle_transport_ready(cx, context))
+            ConnectionEvent::Joined => self.keep_alive = Some(cx.now + self.keep_alive_interval()),
+            ConnectionEvent::Ready => self.start_step(cx, WatchStep::Identify),
+            ConnectionEvent::Answered(step, end, payload) => self.handle_step_ended(cx, step, end, &payload),
+            ConnectionEvent::Refused(status) => {
+                let why = format!(
+                    "the discovery controller does not stay to tell of changes: {}",
+                    down_reasons::status_text(status)
+                );
+                self.end(cx, DownReason::Refused(why));
             }
-            LinkEvent::Completed(tag, cqe, payload) => match self.admin_commands.take_purpose(who, tag) {
-                Some(step) => self.handle_step_ended(cx, step, cqe, &payload),
-                None => self.advance_setup(cx, |setup, cx, context| {
-                    setup.handle_completed(cx, context, (tag, cqe, payload))
-                }),
-            },
-            LinkEvent::Broken(how) => {
-                let why = match &self.setup {
-                    Some(setup) => setup.trace_link_lost(cx, &mut self.trace, how),
-                    None => down_reasons::link_lost(how),
-                };
-                self.end(cx, why);
-            }
-            LinkEvent::Closed => self.end(cx, down_reasons::link_lost(LinkLoss::Closed)),
-        }
-    }
-
-    fn handle_dialled_queue(&mut self, cx: &mut Cx<'_>) {
-        let connect = Connect {
-            qid: 0,
-            entries: Connect::ADMIN_ENTRIES_MIN,
-            flow_control: self.settings.flow_control,
-            individual_deletion: false,
-            kato_ms: u32::try_from(self.settings.times.keep_alive.as_millis()).unwrap_or(u32::MAX),
-        };
-        let until = cx.now + self.settings.times.join;
-        let setup =
-            QueueSetup::new(self.admin_queue(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_DATA_MAX, until);
-        setup.handle_dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
-        self.setup = Some(setup);
-    }
-
-    fn advance_setup(
-        &mut self,
-        cx: &mut Cx<'_>,
-        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> SetupProgress,
-    ) {
-        let Some(setup) = &mut self.setup else { return };
-        match act(setup, cx, setup_context(&self.settings, &mut self.links, &mut self.trace)) {
-            SetupProgress::Going => self.retry = setup.waits_for_memory().then_some(cx.now + RETRY_DELAY),
-            SetupProgress::Up(_) => {
-                self.setup = None;
-                self.ready = cx.now + self.settings.times.ready_max;
-                self.keep_alive = Some(cx.now + self.keep_alive_interval());
-                self.start_step(cx, WatchStep::Enable);
-            }
-            SetupProgress::Generated(psk) => match generated_context(&psk, &self.settings) {
-                Ok(context) => {
-                    self.links.close_link(cx, self.admin_queue(), CloseMode::Close);
-                    self.links.generated = Some(context);
-                    self.setup = None;
-                    self.dial(cx);
-                }
-                Err(why) => self.end(cx, why),
-            },
-            SetupProgress::Failed(why) => self.end(cx, why),
+            ConnectionEvent::NotJoined(why) | ConnectionEvent::Lost(why) => self.end(cx, why),
         }
     }
 
     fn keep_alive_interval(&self) -> Duration {
-        self.settings.times.keep_alive / KEEP_ALIVES_PER_TIMEOUT
+        self.connection.settings.times.keep_alive / KEEP_ALIVES_PER_TIMEOUT
     }
 
     fn start_step(&mut self, cx: &mut Cx<'_>, step: WatchStep) {
         let command: (Sqe, usize) = match step {
-            WatchStep::Enable => {
-                (PropertyAccess::property_set_sqe(Property::CC, ControllerConfiguration::ENABLE.0), 0)
-            }
-            WatchStep::Ready => (PropertyAccess::property_get_sqe(Property::CSTS, 4), 0),
             WatchStep::Identify => {
                 let identify = Identify { cns: Cns::CONTROLLER, controller: 0, nsid: 0, command_set: 0 };
                 (identify.to_sqe(), identify::IDENTIFY_LEN)
@@ -246,35 +151,11 @@ impl DiscoveryWatch {
             WatchStep::Header => log_page_command(LogPageId::DISCOVERY, 0, 0, 0, RECORD_LEN),
             WatchStep::KeepAlive => (admin::keep_alive_sqe(), 0),
         };
-        let until = (step != WatchStep::Event).then_some(cx.now + self.settings.times.command);
-        let who = self.admin_queue();
-        if !self.admin_commands.send_command(cx, &mut self.links, who, command, (step, until)) {
-            self.waiting.push_back((step, cx.now + RETRY_DELAY));
-        }
+        self.connection.send_command(cx, step, command, step != WatchStep::Event);
     }
 
-    fn handle_step_ended(&mut self, cx: &mut Cx<'_>, step: WatchStep, cqe: Cqe, payload: &Payload) {
-        let end = cqe.completion();
-        if !end.status.is_success() {
-            let why = format!(
-                "the discovery controller does not stay to tell of changes: {}",
-                down_reasons::status_text(end.status)
-            );
-            return self.end(cx, DownReason::Refused(why));
-        }
+    fn handle_step_ended(&mut self, cx: &mut Cx<'_>, step: WatchStep, end: Completion, payload: &Payload) {
         match step {
-            WatchStep::Enable => self.start_step(cx, WatchStep::Ready),
-            WatchStep::Ready => {
-                let status = ControllerStatus::parse(end.result);
-                if status.ready && !status.fatal {
-                    return self.start_step(cx, WatchStep::Identify);
-                }
-                if status.fatal || self.ready <= cx.now {
-                    let why = "the discovery controller does not become ready".to_owned();
-                    return self.end(cx, DownReason::Lost(why));
-                }
-                self.waiting.push_back((WatchStep::Ready, cx.now + CSTS_POLL_INTERVAL));
-            }
             WatchStep::Identify if !tells_of_changes(payload) => {
                 let why = "the discovery controller tells of no changes (OAES)".to_owned();
                 self.end(cx, DownReason::Refused(why));
@@ -302,28 +183,9 @@ impl DiscoveryWatch {
         }
     }
 
-    fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
-        let now = cx.now;
-        let late = self.setup.as_ref().is_some_and(|setup| setup.until <= now);
-        if late || self.admin_commands.find_overdue(now).is_some() {
-            let why = DownReason::Silent("the discovery controller does not answer".to_owned());
-            return self.end(cx, why);
-        }
-        for _ in 0..self.waiting.len() {
-            match self.waiting.pop_front() {
-                Some((step, at)) if at <= now => self.start_step(cx, step),
-                Some(later) => self.waiting.push_back(later),
-                None => break,
-            }
-        }
-        if self.keep_alive.is_some_and(|at| at <= now) {
-            self.keep_alive = Some(now + self.keep_alive_interval());
-            self.start_step(cx, WatchStep::KeepAlive);
-        }
-        if self.retry.take_if(|retry| *retry <= now).is_some()
-            && self.setup.as_ref().is_some_and(QueueSetup::waits_for_memory)
-        {
-            self.advance_setup(cx, |setup, cx, context| setup.send_pending(cx, context));
+    fn run_connection(&mut self, cx: &mut Cx<'_>) {
+        while let Some(event) = self.connection.poll_event(cx) {
+            self.handle_connection_event(cx, event);
         }
     }
 }
@@ -338,34 +200,23 @@ fn tells_of_changes(payload: &Payload) -> bool {
 }
 
 impl OutboundSockets for DiscoveryWatch {
-    by_links!();
+    by_links!(connection);
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some((who, event)) = self.links.poll_link_event(cx) {
-            self.handle_link_event(cx, who, event);
-        }
-        if self.setup.as_ref().is_some_and(QueueSetup::is_computation_done) {
-            self.advance_setup(cx, |setup, cx, context| setup.handle_computed(cx, context));
-        }
+        self.run_connection(cx);
         false
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let waiting = self.waiting.iter().map(|(_, at)| *at).min();
-        let setup = self.setup.as_ref().map(|setup| setup.until);
-        let clocks = [
-            self.links.poll_timeout(),
-            self.retry,
-            waiting,
-            setup,
-            self.keep_alive,
-            self.admin_commands.poll_timeout(),
-        ];
-        clocks.into_iter().fold(None, earliest)
+        earliest(self.connection.poll_timeout(), self.keep_alive)
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.links.handle_timeout(cx);
-        self.check_deadlines(cx);
+        self.connection.handle_timeout(cx);
+        self.run_connection(cx);
+        if self.keep_alive.is_some_and(|at| at <= cx.now) {
+            self.keep_alive = Some(cx.now + self.keep_alive_interval());
+            self.start_step(cx, WatchStep::KeepAlive);
+        }
     }
 }

@@ -27,6 +27,7 @@ mod bringup;
 mod controller_watch;
 mod cross_reset;
 mod discovery;
+mod discovery_connection;
 mod discovery_watch;
 mod down_reasons;
 mod facts;

@@ -21,11 +21,11 @@ use stream::{
 };
 use tls::{ClientContext, Handshake};
 
-/// What [`OutboundSockets`](endpoint::OutboundSockets) asks of who has [`QueueLinks`].
+/// What [`OutboundSockets`](endpoint::OutboundSockets) asks of who has [`QueueLinks`] and settings, itself or in a part.
 macro_rules! by_links {
-    () => {
+    ($($part:ident)?) => {
         fn poll_dial(&mut self) -> Option<endpoint::Dial> {
-            self.links.poll_dial()
+            self$(.$part)?.links.poll_dial()
         }
 
         fn handle_dialled(
@@ -34,11 +34,11 @@ macro_rules! by_links {
             id: endpoint::DialId,
             how: Result<endpoint::Dialled, buf::Errno>,
         ) {
-            self.links.handle_dialled(
+            self$(.$part)?.links.handle_dialled(
                 cx,
                 id,
                 how,
-                (&self.settings.host_queue_settings(), self.settings.tls.as_ref()),
+                (&self$(.$part)?.settings.host_queue_settings(), self$(.$part)?.settings.tls.as_ref()),
             );
         }
 
@@ -49,7 +49,7 @@ macro_rules! by_links {
             op: stream::RecvOp,
             came: stream::Received,
         ) {
-            self.links.handle_recv(cx, link, op, came);
+            self$(.$part)?.links.handle_recv(cx, link, op, came);
         }
 
         fn handle_written(
@@ -58,31 +58,31 @@ macro_rules! by_links {
             link: endpoint::LinkId,
             how: Result<(), buf::Errno>,
         ) {
-            self.links.handle_written(cx, link, how);
+            self$(.$part)?.links.handle_written(cx, link, how);
         }
 
         fn handle_send_released(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId, op: stream::SendOp) {
-            self.links.handle_sent(cx, link, op);
+            self$(.$part)?.links.handle_sent(cx, link, op);
         }
 
         fn poll_ready(&mut self) -> Option<endpoint::LinkId> {
-            self.links.poll_ready()
+            self$(.$part)?.links.poll_ready()
         }
 
         fn poll_recv(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId) -> Option<stream::RecvOp> {
-            self.links.poll_recv(cx, link)
+            self$(.$part)?.links.poll_recv(cx, link)
         }
 
         fn poll_send(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId) -> Option<stream::SendOp> {
-            self.links.poll_send(cx, link)
+            self$(.$part)?.links.poll_send(cx, link)
         }
 
         fn poll_link_close(&mut self) -> Option<(endpoint::LinkId, endpoint::CloseMode)> {
-            self.links.poll_link_close()
+            self$(.$part)?.links.poll_link_close()
         }
 
         fn poll_computation(&mut self) -> Option<endpoint::Computation> {
-            self.links.poll_computation()
+            self$(.$part)?.links.poll_computation()
         }
     };
 }
