@@ -135,6 +135,7 @@ const TABLE: &[Layer] = &[
              tls volume",
         foreign: Any,
     },
+    Layer { directory: "daemon/diagnosis", on: "control engine flight-recorder process", foreign: Any },
     Layer {
         directory: "initiator/transfer",
         on: "buf client config engine process recovery volume",
@@ -150,7 +151,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "cli",
-        on: "block-device chiscsi-config client config control engine eval-verbs flight-recorder import \
+        on: "block-device chiscsi-config client config control diagnosis engine eval-verbs import \
              multipath nodes nvme nvme-keys process recovery reports sandbox transfer volume",
         foreign: Any,
     },

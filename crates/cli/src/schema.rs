@@ -6,7 +6,6 @@
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::{doctor, flight_recorder};
 use control::report;
 
 /// The schema: `verbs` names each verb's, `$defs` has the types.
@@ -81,8 +80,8 @@ fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenera
     add::<Vec<report::ShardReport>>(verbs, generator, &["shard list"]);
     add::<report::plan::PlanReport>(verbs, generator, &["plan", "apply", "rollback"]);
     add::<report::StatusReport>(verbs, generator, &["status"]);
-    add::<flight_recorder::FlightReport>(verbs, generator, &["flight-recorder"]);
-    add::<doctor::DiagnosisReport>(verbs, generator, &["doctor (no URL)"]);
+    add::<diagnosis::FlightReport>(verbs, generator, &["flight-recorder"]);
+    add::<diagnosis::DiagnosisReport>(verbs, generator, &["doctor (no URL)"]);
     add::<report::BackupReport>(verbs, generator, &["backup"]);
     add::<report::RestoreReport>(verbs, generator, &["restore"]);
     add::<report::StoppingReport>(verbs, generator, &["stop"]);

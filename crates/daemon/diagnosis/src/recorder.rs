@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Examination, Finding};
-use crate::flight_recorder::FlightReport;
+use crate::flight_report::FlightReport;
 use control::report::StatusReport;
 use engine::flight_files::{FlightRun, flight_directory, read_runs};
 use flight_recorder::{Ending, EventKind, TextField};
