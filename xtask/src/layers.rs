@@ -142,6 +142,7 @@ const TABLE: &[Layer] = &[
         foreign: Any,
     },
     Layer { directory: "initiator/nodes", on: "client control multipath process recovery", foreign: Any },
+    Layer { directory: "initiator/mdns", on: "client process", foreign: Any },
     Layer { directory: "initiator/reports", on: "client transfer volume", foreign: Any },
     Layer {
         directory: "evaluation/eval-verbs",
@@ -152,7 +153,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "cli",
         on: "block-device chiscsi-config client config control diagnosis engine eval-verbs import \
-             multipath nodes nvme nvme-keys process recovery reports sandbox transfer volume",
+             mdns multipath nodes nvme nvme-keys process recovery reports sandbox transfer volume",
         foreign: Any,
     },
 ];

@@ -6,17 +6,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use client::trace::{Speaker, TraceEvent, TraceLine};
-use client::{DiscoveredTarget, DiscoveryResult, Protocol};
+use client::trace::{Speaker, TraceEvent};
 
-use super::mdns::AnnouncedService;
 use super::{json_text, json_value, print};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use reports::{
-    DiscoveryEventReport, DiscoveryReport, ExaminationEvent, ExaminationReport, ExaminationStep, FoundTarget,
-    protocol_word,
-};
+use reports::{DiscoveryEventReport, DiscoveryReport, ExaminationReport, target_url};
 
 /// `discover`
 #[derive(Debug, Args)]
@@ -66,32 +61,16 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// What to type next: a URL without unit, since discovery names none.
-fn target_url(found: &DiscoveredTarget) -> String {
-    let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
-    let unit = if found.protocol == Protocol::Iscsi { 0 } else { 1 };
-    format!("{scheme}://{}/{}/{unit}", found.address, found.name)
-}
-
 /// Asks what there is.
 pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     let discovered = match &args.url {
         Some(url) if args.watch => return watch(args, url),
         Some(url) => client::discover_targets(url)?,
-        None => discover_announced(&super::mdns::browse()?),
+        None => mdns::discover_announced(&mdns::browse()?),
     };
     let mut text = String::new();
     if args.json {
-        let found = |one: &DiscoveredTarget| FoundTarget {
-            protocol: protocol_word(one.protocol),
-            name: one.name.clone(),
-            address: one.address.clone(),
-            tag: one.tag,
-            tls: one.tls,
-            url: target_url(one),
-        };
-        let found = discovered.targets.iter().map(found).collect();
-        text = json_text(&DiscoveryReport { found, problems: discovered.problems.clone() });
+        text = json_text(&DiscoveryReport::of(&discovered));
     } else {
         for one in &discovered.targets {
             let tls = if one.tls {
@@ -113,31 +92,6 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to this host{place}")));
     }
     Ok(Exit::Success)
-}
-
-/// Asks each service by the first of its addresses that answers. What none of them says is a problem of that one only.
-fn discover_announced(services: &[AnnouncedService]) -> DiscoveryResult {
-    let mut all = DiscoveryResult::default();
-    for service in services {
-        let mut last = None;
-        let answer = service.urls.iter().find_map(|url| match client::discover_targets(url) {
-            Ok(found) => Some(found),
-            Err(why) => {
-                last = Some(why);
-                None
-            }
-        });
-        match answer {
-            Some(found) => {
-                let new = found.targets.into_iter().filter(|one| !all.targets.contains(one));
-                let new: Vec<DiscoveredTarget> = new.collect();
-                all.targets.extend(new);
-                all.problems.extend(found.problems);
-            }
-            None => all.problems.extend(last.map(|why| format!("{}: {why}", service.name))),
-        }
-    }
-    all
 }
 
 /// Shows what comes and goes.
@@ -173,25 +127,7 @@ fn watch(args: &DiscoverArgs, url: &SecretUrl) -> Result<Exit, Failure> {
 pub fn doctor(args: &DoctorArgs, url: &SecretUrl) -> Result<Exit, Failure> {
     let examined = client::examine_path(url)?;
     if args.json {
-        let step = |line: &TraceLine| ExaminationStep {
-            connection: line.connection,
-            stage: line.stage.to_string(),
-            event: match &line.event {
-                TraceEvent::Begins => ExaminationEvent::Begins,
-                TraceEvent::Ends => ExaminationEvent::Ends,
-                TraceEvent::Field { by, name, value } => ExaminationEvent::Field {
-                    by: if *by == Speaker::Us { "us" } else { "target" },
-                    name: name.to_string(),
-                    value: value.clone(),
-                },
-                TraceEvent::Fails { why, advice } => {
-                    ExaminationEvent::Fails { why: why.clone(), next: advice.to_string() }
-                }
-            },
-        };
-        let why = examined.outcome.as_ref().err().map(|why| why.message.clone());
-        let steps = examined.lines.iter().map(step).collect();
-        print(&json_text(&ExaminationReport { steps, healthy: why.is_none(), why }))?;
+        print(&json_text(&ExaminationReport::of(&examined)))?;
     } else {
         print(&steps_text(&examined))?;
     }

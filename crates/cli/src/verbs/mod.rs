@@ -8,7 +8,6 @@ mod connect_all;
 mod copy;
 mod discover;
 mod info;
-mod mdns;
 mod node;
 mod raw_commands;
 mod read_write;

@@ -14,7 +14,7 @@ use client::{NvmeCommand, RAW_DATA_MAX, RawAnswer, RawData, Settings, VolumeHand
 use super::{create_initiator, json_text, print};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use reports::{NvmeAnswerReport, ScsiAnswerReport};
+use reports::RawAnswerReport;
 use transfer::local_path::LocalPath;
 
 /// What holds for every raw command.
@@ -190,33 +190,10 @@ fn hex_dump(data: &[u8]) -> String {
     text
 }
 
-fn hex(data: &[u8]) -> String {
-    data.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn answer_json(answer: &RawAnswer, data: Option<&[u8]>) -> String {
-    let (meaning, data) = (answer.to_string(), data.map(hex));
-    match answer {
-        RawAnswer::Scsi { status, sense, transferred, underflow, overflow } => json_text(&ScsiAnswerReport {
-            status: *status,
-            sense: hex(sense),
-            transferred_bytes: *transferred,
-            underflow_bytes: *underflow,
-            overflow_bytes: *overflow,
-            meaning,
-            data,
-        }),
-        RawAnswer::Nvme { status, result, transferred } => json_text(&NvmeAnswerReport {
-            status: *status,
-            dword0: *result as u32,
-            dword1: (result >> 32) as u32,
-            transferred_bytes: *transferred,
-            meaning,
-            data,
-        }),
+    match RawAnswerReport::of(answer, data) {
+        RawAnswerReport::Scsi(report) => json_text(&report),
+        RawAnswerReport::Nvme(report) => json_text(&report),
     }
 }
 

@@ -16,9 +16,13 @@
     )
 )]
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use client::{PathInfo, PathState, Protocol, Registration, Reservations};
+use client::trace::{Speaker, TraceEvent, TraceLine};
+use client::{
+    DiscoveredTarget, DiscoveryResult, PathExamination, PathInfo, PathState, Protocol, RawAnswer,
+    Registration, Reservations,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use transfer::reservation_names::registrant_name;
@@ -190,6 +194,29 @@ pub struct FoundTarget {
     pub url: String,
 }
 
+impl DiscoveryReport {
+    /// Of what was discovered.
+    pub fn of(discovered: &DiscoveryResult) -> Self {
+        let found = |one: &DiscoveredTarget| FoundTarget {
+            protocol: protocol_word(one.protocol),
+            name: one.name.clone(),
+            address: one.address.clone(),
+            tag: one.tag,
+            tls: one.tls,
+            url: target_url(one),
+        };
+        let found = discovered.targets.iter().map(found).collect();
+        DiscoveryReport { found, problems: discovered.problems.clone() }
+    }
+}
+
+/// What to type next: a URL without unit, since discovery names none.
+pub fn target_url(found: &DiscoveredTarget) -> String {
+    let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
+    let unit = if found.protocol == Protocol::Iscsi { 0 } else { 1 };
+    format!("{scheme}://{}/{}/{unit}", found.address, found.name)
+}
+
 /// `doctor`
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ExaminationReport {
@@ -237,6 +264,31 @@ pub enum ExaminationEvent {
         /// What to do.
         next: String,
     },
+}
+
+impl ExaminationReport {
+    /// Of a path that was brought up, or was not.
+    pub fn of(examined: &PathExamination) -> Self {
+        let step = |line: &TraceLine| ExaminationStep {
+            connection: line.connection,
+            stage: line.stage.to_string(),
+            event: match &line.event {
+                TraceEvent::Begins => ExaminationEvent::Begins,
+                TraceEvent::Ends => ExaminationEvent::Ends,
+                TraceEvent::Field { by, name, value } => ExaminationEvent::Field {
+                    by: if *by == Speaker::Us { "us" } else { "target" },
+                    name: name.to_string(),
+                    value: value.clone(),
+                },
+                TraceEvent::Fails { why, advice } => {
+                    ExaminationEvent::Fails { why: why.clone(), next: advice.to_string() }
+                }
+            },
+        };
+        let why = examined.outcome.as_ref().err().map(|why| why.message.clone());
+        let steps = examined.lines.iter().map(step).collect();
+        ExaminationReport { steps, healthy: why.is_none(), why }
+    }
 }
 
 /// `read` and `write`
@@ -404,4 +456,48 @@ pub struct NvmeAnswerReport {
     /// What was received, hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+}
+
+/// What was answered to a command that was given byte by byte.
+#[derive(Debug)]
+pub enum RawAnswerReport {
+    /// `scsi`
+    Scsi(ScsiAnswerReport),
+    /// `nvme`
+    Nvme(NvmeAnswerReport),
+}
+
+impl RawAnswerReport {
+    /// Of an answer and what came with it.
+    pub fn of(answer: &RawAnswer, data: Option<&[u8]>) -> Self {
+        let (meaning, data) = (answer.to_string(), data.map(hex));
+        match answer {
+            RawAnswer::Scsi { status, sense, transferred, underflow, overflow } => {
+                RawAnswerReport::Scsi(ScsiAnswerReport {
+                    status: *status,
+                    sense: hex(sense),
+                    transferred_bytes: *transferred,
+                    underflow_bytes: *underflow,
+                    overflow_bytes: *overflow,
+                    meaning,
+                    data,
+                })
+            }
+            RawAnswer::Nvme { status, result, transferred } => RawAnswerReport::Nvme(NvmeAnswerReport {
+                status: *status,
+                dword0: *result as u32,
+                dword1: (result >> 32) as u32,
+                transferred_bytes: *transferred,
+                meaning,
+                data,
+            }),
+        }
+    }
+}
+
+fn hex(data: &[u8]) -> String {
+    data.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

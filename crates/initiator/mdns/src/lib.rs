@@ -1,9 +1,26 @@
-//! `discover --mdns`: discovery services of NVMe that announce themselves on the local network (NVMe TP8009, RFC 6763).
+//! Discovery services of NVMe that announce themselves on the local network (NVMe TP8009, RFC 6763), and what they offer.
+//!
+//! Invariant: any machine of the network can answer, so a bounded number is looked at, for a bounded time, and what one
+//! of them says wrongly is a problem of that one only.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use client::{DiscoveredTarget, DiscoveryResult};
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent};
 use process::exit::{Exit, Failure};
 
@@ -16,15 +33,18 @@ const SERVICES_MAX: usize = 256;
 
 /// A discovery service that has announced itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AnnouncedService {
+pub struct AnnouncedService {
     /// The name of the announcement.
-    pub(super) name: String,
+    pub name: String,
     /// For `discover`: one for each address.
-    pub(super) urls: Vec<String>,
+    pub urls: Vec<String>,
 }
 
-/// The discovery services on the networks of this machine.
-pub(super) fn browse() -> Result<Vec<AnnouncedService>, Failure> {
+/// The discovery services on the networks of this machine; it takes three seconds.
+///
+/// # Errors
+/// mDNS cannot be spoken here.
+pub fn browse() -> Result<Vec<AnnouncedService>, Failure> {
     let failed = |why: mdns_sd::Error| Failure::new(Exit::Failure, format!("mDNS: {why}"));
     let daemon = ServiceDaemon::new().map_err(failed)?;
     let events = daemon.browse(SERVICE_TYPE).map_err(failed)?;
@@ -48,6 +68,31 @@ pub(super) fn browse() -> Result<Vec<AnnouncedService>, Failure> {
         AnnouncedService { name, urls }
     };
     Ok(found.into_iter().map(service).collect())
+}
+
+/// Asks each service by the first of its addresses that answers. What none of them says is a problem of that one only.
+pub fn discover_announced(services: &[AnnouncedService]) -> DiscoveryResult {
+    let mut all = DiscoveryResult::default();
+    for service in services {
+        let mut last = None;
+        let answer = service.urls.iter().find_map(|url| match client::discover_targets(url) {
+            Ok(found) => Some(found),
+            Err(why) => {
+                last = Some(why);
+                None
+            }
+        });
+        match answer {
+            Some(found) => {
+                let new = found.targets.into_iter().filter(|one| !all.targets.contains(one));
+                let new: Vec<DiscoveredTarget> = new.collect();
+                all.targets.extend(new);
+                all.problems.extend(found.problems);
+            }
+            None => all.problems.extend(last.map(|why| format!("{}: {why}", service.name))),
+        }
+    }
+    all
 }
 
 /// Where it is to be asked, by each address; `None`: not over TCP, or nowhere. By whatever name it announces (`nqn`), it
