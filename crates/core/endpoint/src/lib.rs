@@ -141,6 +141,20 @@ pub trait Endpoint {
     /// A link that leaves this shard. Nothing is asked of it afterwards, but what is out comes back.
     #[must_use]
     fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Self::Message>)>;
+    /// A link that comes to rest: its operations are to come back. A receive does with what it has brought, or
+    /// cancelled; a send that the socket has taken whole as ever, any other by [`Endpoint::handle_send_cut`]. The link
+    /// stays, and may be asked for operations again.
+    #[must_use]
+    fn poll_halt(&mut self) -> Option<LinkId> {
+        None
+    }
+    /// A batch comes back of which the socket has taken the first `written` bytes, and takes no more:
+    /// [`Endpoint::poll_halt`] has named its link. Neither of the other calls about it follows.
+    #[expect(clippy::unreachable, reason = "worlds answer what poll_halt gave, which gives nothing here")]
+    fn handle_send_cut(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp, written: usize) {
+        let _ = (cx, op, written);
+        unreachable!("who halts no link is given back no part of a batch: {link:?}");
+    }
     /// Something for another shard.
     #[must_use]
     fn poll_message(&mut self) -> Option<(ShardId, Self::Message)> {
@@ -173,6 +187,8 @@ pub trait IoDriver<M> {
     fn start_send(&mut self, link: LinkId, op: SendOp);
     /// Starts a disk operation.
     fn start_disk_op(&mut self, op: DiskOp);
+    /// Has what is out on a link come back (see [`Endpoint::poll_halt`]); the link stays.
+    fn halt_link(&mut self, link: LinkId);
     /// Takes a link away.
     fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>);
     /// Delivers a message, in order per pair of shards, waking the other shard if it sleeps.
@@ -223,6 +239,9 @@ pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl IoDrive
         }
         while let Some((to, message)) = end.poll_message() {
             driver.post_message(to, message);
+        }
+        while let Some(link) = end.poll_halt() {
+            driver.halt_link(link);
         }
         while let Some((link, how)) = end.poll_departure() {
             driver.remove_link(link, how);

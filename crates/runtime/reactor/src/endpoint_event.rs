@@ -12,6 +12,8 @@ pub(crate) enum EndpointEvent<M> {
     Recv(LinkId, RecvOp, Received),
     Written(LinkId, Result<(), Errno>),
     Sent(LinkId, SendOp),
+    /// Of a link that was halted: with how much of it the socket has taken.
+    SendCut(LinkId, SendOp, usize),
     Disk(DiskOp, Result<usize, Errno>),
     Dialled(DialId, Result<Dialled, Errno>),
 }

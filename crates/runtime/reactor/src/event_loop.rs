@@ -92,6 +92,11 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
                 }
                 ShardMail::Link { fd, how } => self.world.install_link(fd, how.into()),
                 ShardMail::Disk { id, file } => base.set_disk(id, file),
+                ShardMail::DuplicateListeners { reply } => drop(reply.send(base.duplicate_listeners())),
+                ShardMail::DuplicateLinks { links, reply } => {
+                    // Who asked may have lost patience.
+                    let _ = reply.send(self.world.duplicate_links(&links));
+                }
                 ShardMail::Worked { slot, came, data } => base.finish_disk_call(slot, came, data),
                 ShardMail::OpenListener { id, socket } => self.world.open_listener(id, socket),
                 ShardMail::ChangeListener { from, to, tcp } => base.change_listener(from, to, &tcp),
@@ -116,6 +121,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
                 EndpointEvent::Recv(link, op, came) => end.handle_recv(cx, link, op, came),
                 EndpointEvent::Written(link, how) => end.handle_written(cx, link, how),
                 EndpointEvent::Sent(link, op) => end.handle_send_released(cx, link, op),
+                EndpointEvent::SendCut(link, op, written) => end.handle_send_cut(cx, link, op, written),
                 EndpointEvent::Disk(op, came) => end.handle_disk(cx, op, came),
                 EndpointEvent::Dialled(id, how) => end.handle_dialled(cx, id, how),
             }

@@ -9,11 +9,11 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 
 use buf::{Errno, Time};
-use endpoint::{AcceptedSocket, LinkArrival, ListenerId};
+use endpoint::{AcceptedSocket, LinkArrival, LinkId, ListenerId};
 use volume::DiskId;
 
 use crate::config::TcpOptions;
@@ -31,6 +31,15 @@ pub(crate) enum ShardMail<M> {
     Link {
         fd: OwnedFd,
         how: IncomingLink<M>,
+    },
+    /// Their sockets are wanted for another process.
+    DuplicateLinks {
+        links: Vec<LinkId>,
+        reply: Sender<io::Result<Vec<OwnedFd>>>,
+    },
+    /// Its listeners are wanted for another process.
+    DuplicateListeners {
+        reply: Sender<io::Result<Vec<(ListenerId, OwnedFd)>>>,
     },
     /// The file behind a disk; `None` takes it away.
     Disk {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use buf::{Cx, Entropy, Pool};
-use endpoint::{Endpoint, ListenerId, ShardId};
+use endpoint::{Endpoint, LinkId, ListenerId, ShardId};
 use volume::DiskId;
 
 use crate::blocking::{BlockingPool, BlockingThreads};
@@ -22,7 +23,7 @@ use crate::disk::DiskFile;
 use crate::epoll::Epoll;
 use crate::event_loop::EventLoop;
 use crate::library::DiskSource;
-use crate::mailbox::{MAILBOX_LEN_MAX, MailboxSender, ShardMail, ShardWaker};
+use crate::mailbox::{IncomingLink, MAILBOX_LEN_MAX, MailboxSender, ShardMail, ShardWaker};
 use crate::socket;
 use crate::uring::{self, Uring};
 use crate::world::World;
@@ -295,6 +296,16 @@ impl BoundListener {
         Ok(BoundListener { socket, address })
     }
 
+    /// A socket that another process has bound, with its options.
+    ///
+    /// # Errors
+    /// It is no such socket.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = TcpListener::from(socket);
+        let address = socket.local_addr()?;
+        Ok(BoundListener { socket, address })
+    }
+
     /// Whether the system takes the options of an address that is listened on already.
     ///
     /// # Errors
@@ -362,6 +373,46 @@ impl<M> ReactorHandle<M> {
         if let Some(door) = self.doors.get(at) {
             door.post(ShardMail::ChangeListener { from, to, tcp: Box::new(tcp) });
         }
+    }
+
+    /// The sockets of links of a shard, all at rest, once more: for another process. They stay links here. Waits at most
+    /// `patience` for the shard.
+    ///
+    /// # Errors
+    /// One of them is not there, there is no descriptor left, or the shard does not answer.
+    pub fn duplicate_links(
+        &self,
+        of: ShardId,
+        links: Vec<LinkId>,
+        patience: Duration,
+    ) -> io::Result<Vec<OwnedFd>> {
+        let (reply, answer) = channel();
+        let door = self.doors.get(usize::from(of.0)).ok_or(io::ErrorKind::NotFound)?;
+        door.post(ShardMail::DuplicateLinks { links, reply });
+        answer.recv_timeout(patience).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// The sockets that are listened on once more, for another process. They stay open here. Waits at most `patience` for
+    /// each shard.
+    ///
+    /// # Errors
+    /// There is no descriptor left, or a shard does not answer.
+    pub fn duplicate_listeners(&self, patience: Duration) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+        let mut all = Vec::new();
+        for door in self.doors.iter() {
+            let (reply, answer) = channel();
+            door.post(ShardMail::DuplicateListeners { reply });
+            let own = answer.recv_timeout(patience).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
+            all.extend(own?);
+        }
+        Ok(all)
+    }
+
+    /// Gives a shard a socket that another process has left. It arrives with `message`. False if the shard has ended.
+    pub fn adopt_link(&self, to: ShardId, socket: OwnedFd, message: M) -> bool {
+        let Some(door) = self.doors.get(usize::from(to.0)) else { return false };
+        door.load.fetch_add(1, Ordering::Relaxed);
+        door.post(ShardMail::Link { fd: socket, how: IncomingLink::Moved(message) })
     }
 
     /// Accepts no more on a listener; what was accepted is still served.

@@ -1,10 +1,11 @@
 //! What a shard needs from io_uring or epoll.
 
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use buf::Time;
-use endpoint::{IoDriver, LinkArrival, ListenerId};
+use endpoint::{IoDriver, LinkArrival, LinkId, ListenerId};
 
 use crate::world_state::WorldState;
 
@@ -26,6 +27,9 @@ pub(crate) trait World<M>: IoDriver<M> {
     fn has_events(&mut self) -> bool;
     /// Makes a socket a link of this shard.
     fn install_link(&mut self, fd: OwnedFd, how: LinkArrival<M>);
+    /// The sockets of links at rest once more, as another process is to have them; they stay links here. An error if one
+    /// is not there, or there is no descriptor left.
+    fn duplicate_links(&mut self, links: &[LinkId]) -> io::Result<Vec<OwnedFd>>;
     /// Accepts on one more socket, unless nothing is accepted any more.
     fn open_listener(&mut self, id: ListenerId, socket: TcpListener);
     /// Stops accepting on one.

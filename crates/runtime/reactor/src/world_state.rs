@@ -1,6 +1,7 @@
 //! Shared by both worlds: the shard's mail, its disks, its listeners, its events.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -286,6 +287,12 @@ impl<M> WorldState<M> {
         listener.id = to;
         // The system took them for another socket before: what it refuses here is not worth a listener.
         let _ = socket::change_options(&listener.socket, tcp);
+    }
+
+    /// The sockets that are listened on once more, as another process is to have them.
+    pub(crate) fn duplicate_listeners(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+        let open = self.listeners.iter().flatten().filter(|listener| !listener.is_closing);
+        open.map(|listener| Ok((listener.id, listener.socket.try_clone()?.into()))).collect()
     }
 
     /// Takes a listener from its slot, which is free again.

@@ -237,9 +237,10 @@ impl Network {
     /// Whose shard hears of an event. What the system does by itself is nobody's.
     pub(crate) fn event_shard<M>(&self, what: &SimEvent<M>) -> Option<ShardId> {
         match what {
-            SimEvent::Receive(peer) | SimEvent::Transmit(peer) | SimEvent::Release(peer) => {
-                self[*peer].home.map(|(shard, _)| shard)
-            }
+            SimEvent::Receive(peer)
+            | SimEvent::Transmit(peer)
+            | SimEvent::Release(peer)
+            | SimEvent::Halt(peer) => self[*peer].home.map(|(shard, _)| shard),
             SimEvent::DiskEnded(shard, ..)
             | SimEvent::Message(shard, _)
             | SimEvent::Arrive(shard, ..)

@@ -20,6 +20,8 @@ pub(crate) enum SimEvent<M> {
     Receive(Peer),
     Transmit(Peer),
     Release(Peer),
+    /// What is out on it comes back.
+    Halt(Peer),
     /// With how many writes there had been on that disk when it began.
     Disk(ShardId, DiskOp, u64),
     /// The rest of a torn read, from this byte on.

@@ -3,6 +3,7 @@
 mod dial;
 mod driver;
 mod failures;
+mod replacement;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -237,6 +238,7 @@ impl<E: Endpoint> World<E> {
             SimEvent::Receive(peer) => self.process_receive(peer),
             SimEvent::Transmit(peer) => self.process_transmit(peer),
             SimEvent::Release(peer) => self.process_release(peer),
+            SimEvent::Halt(peer) => self.process_halt(peer),
             SimEvent::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
                 if let Some(first) = disk.tear_read(&mut self.schedule.chance, &mut op) {

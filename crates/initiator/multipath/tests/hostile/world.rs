@@ -76,6 +76,9 @@ impl<M> IoDriver<M> for Hands<M> {
     fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("nobody here has a disk: {op:?}")
     }
+    fn halt_link(&mut self, link: LinkId) {
+        unreachable!("nothing comes to rest here: {link:?}");
+    }
     fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<M>) {
         self.departed.push(link);
     }

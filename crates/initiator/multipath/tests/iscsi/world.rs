@@ -61,6 +61,10 @@ impl IoDriver<Message> for Hands {
     fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("a RAM volume has no disk: {op:?}")
     }
+    fn halt_link(&mut self, link: LinkId) {
+        unreachable!("nothing comes to rest here: {link:?}");
+    }
+
     fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<Message>) {
         self.departed.push(link.0 as usize);
     }

@@ -77,6 +77,10 @@ impl IoDriver<Message> for Hands {
         self.disk.push_back(op);
     }
 
+    fn halt_link(&mut self, link: LinkId) {
+        unreachable!("nothing comes to rest here: {link:?}");
+    }
+
     fn remove_link(&mut self, link: LinkId, how: LinkDeparture<Message>) {
         let wire = &mut self.wires[link.0 as usize];
         wire.target.gone = true;

@@ -5,6 +5,7 @@
 //! opposite. So a receive requested while data is available runs without waiting, and an idle link holds
 //! neither stage nor list. Disk operations go to blocking threads.
 
+mod hand_over;
 mod poll;
 
 use std::collections::VecDeque;
@@ -418,6 +419,10 @@ impl<M> IoDriver<M> for Epoll<M> {
         }
     }
 
+    fn halt_link(&mut self, link: LinkId) {
+        self.cut_short(link);
+    }
+
     fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>) {
         let tag = tag_from_link(link);
         let Some(at) = self.links.get_mut(tag) else { return };
@@ -504,6 +509,10 @@ impl<M> World<M> for Epoll<M> {
             return self.base.refuse_link(how);
         }
         self.base.events.push_back(EndpointEvent::Arrival(link_from_tag(tag), how));
+    }
+
+    fn duplicate_links(&mut self, links: &[LinkId]) -> io::Result<Vec<OwnedFd>> {
+        links.iter().map(|link| self.duplicate_link(*link)).collect()
     }
 
     fn open_listener(&mut self, id: ListenerId, socket: TcpListener) {

@@ -97,6 +97,8 @@ struct Link<M> {
     /// The last receive left bytes in the socket.
     has_more: bool,
     phase: LinkPhase<M>,
+    /// What is out is to come back, as it is.
+    is_halting: bool,
     /// It counts among those that close.
     closes: bool,
 }
@@ -110,6 +112,7 @@ impl<M> Link<M> {
             send_buffer: LinkSendBuffer::default(),
             has_more: false,
             phase,
+            is_halting: false,
             closes: false,
         }
     }
@@ -296,9 +299,10 @@ fn completion_result(result: i32) -> Result<usize, Errno> {
 impl<M> IoDriver<M> for Uring<'_, M> {
     fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         let tag = tag_from_link(link);
-        match self.links.get(tag) {
+        match self.links.get_mut(tag) {
             Some(at) if matches!(at.phase, LinkPhase::Open) => {
                 assert!(matches!(at.recv, RecvState::Nothing), "one receive at a time per link");
+                at.is_halting = false;
                 self.submit_recv(tag, op);
             }
             Some(_) | None => self.base.events.push_back(EndpointEvent::Recv(link, op, Received::Cancelled)),
@@ -317,6 +321,7 @@ impl<M> IoDriver<M> for Uring<'_, M> {
         if let Some(at) = self.links.get_mut(tag) {
             assert!(at.send.is_none(), "one send at a time per link");
             at.send = Some(slot);
+            at.is_halting = false;
             self.large_sends.note_send_started(&mut at.send_buffer, &at.fd, op.len);
         }
         flight.link = Some(tag);
@@ -334,6 +339,19 @@ impl<M> IoDriver<M> for Uring<'_, M> {
             }
             Some(_) => {}
             None => self.base.submit_blocking(disk, slot, call),
+        }
+    }
+
+    fn halt_link(&mut self, link: LinkId) {
+        let tag = tag_from_link(link);
+        let Some(at) = self.links.get_mut(tag).filter(|at| matches!(at.phase, LinkPhase::Open)) else {
+            return;
+        };
+        at.is_halting = true;
+        let send = at.send;
+        self.cancel_recv(tag);
+        if let Some(slot) = send {
+            self.cancel(kind::SEND, slot);
         }
     }
 
@@ -446,6 +464,18 @@ impl<M> World<M> for Uring<'_, M> {
                 self.base.refuse_link(how);
             }
         }
+    }
+
+    fn duplicate_links(&mut self, links: &[LinkId]) -> io::Result<Vec<OwnedFd>> {
+        let one = |link: &LinkId| {
+            let at = self.links.get_mut(tag_from_link(*link));
+            let at =
+                at.filter(|at| matches!(at.phase, LinkPhase::Open)).ok_or(io::ErrorKind::NotConnected)?;
+            // The other process knows nothing of our buffer.
+            at.send_buffer.restore_buffer(&at.fd);
+            at.fd.try_clone()
+        };
+        links.iter().map(one).collect()
     }
 
     fn open_listener(&mut self, id: ListenerId, socket: TcpListener) {

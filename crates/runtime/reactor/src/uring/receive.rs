@@ -92,7 +92,7 @@ impl<M> Uring<'_, M> {
         if let Some(stage) = chosen {
             op.stage = Some(stage);
         }
-        let is_open = matches!(link.phase, LinkPhase::Open);
+        let is_open = matches!(link.phase, LinkPhase::Open) && !link.is_halting;
         match completion_result(of.result) {
             Ok(got) => {
                 // What a receive brings cannot follow a link that has packed its message.

@@ -7,6 +7,7 @@ use buf::Errno;
 use endpoint::LinkDeparture;
 use io_uring::opcode;
 use io_uring::types::Fd;
+use stream::Tag;
 
 use super::{LinkPhase, Uring, completion_result, kind};
 use crate::disk::IOV_MAX;
@@ -50,15 +51,22 @@ impl<M> Uring<'_, M> {
         let Some(tag) = flight.link else { return };
         let Some(link) = self.links.get_mut(tag) else { return };
         let is_aborted = matches!(link.phase, LinkPhase::Leaving(LinkDeparture::Abort));
+        let is_halting = link.is_halting && matches!(link.phase, LinkPhase::Open);
         let len = flight.op.as_ref().map_or(0, |op| op.len);
         let how = match completion_result(result) {
             Ok(n) => {
                 flight.at += n;
+                if flight.at < len && is_halting {
+                    return self.cut_send(slot, tag);
+                }
                 if flight.at < len && !is_aborted {
                     self.base.counters.sends_partial.add(1);
                     return self.continue_send(slot);
                 }
                 if flight.at < len { Err(Errno(libc::ECANCELED)) } else { Ok(()) }
+            }
+            Err(Errno(libc::EINTR | libc::EAGAIN | libc::ECANCELED)) if is_halting => {
+                return self.cut_send(slot, tag);
             }
             Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.continue_send(slot),
             Err(e) => Err(e),
@@ -75,5 +83,20 @@ impl<M> Uring<'_, M> {
         self.base.events.push_back(EndpointEvent::Written(link_from_tag(tag), how));
         self.base.events.push_back(EndpointEvent::Sent(link_from_tag(tag), op));
         self.finish_link_close(tag);
+    }
+
+    /// A send of a link that is halted comes back as far as it has come.
+    fn cut_send(&mut self, slot: u32, tag: Tag) {
+        let flight = self.sends.slot_mut(slot);
+        flight.link = None;
+        let (op, written) = (flight.op.take(), flight.at);
+        self.sends.release(slot);
+        if let Some(link) = self.links.get_mut(tag) {
+            link.send = None;
+            self.large_sends.note_send_ended(&mut link.send_buffer);
+        }
+        if let Some(op) = op {
+            self.base.events.push_back(EndpointEvent::SendCut(link_from_tag(tag), op, written));
+        }
     }
 }

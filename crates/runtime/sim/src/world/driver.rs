@@ -62,6 +62,11 @@ impl<M> IoDriver<M> for ShardDriver<'_, M> {
         self.schedule.push_within(self.config.disk_delay_max, SimEvent::Disk(self.shard, op, begun));
     }
 
+    fn halt_link(&mut self, link: LinkId) {
+        let peer = self.peer(link);
+        self.schedule.push_within(self.config.wire_delay_max, SimEvent::Halt(peer));
+    }
+
     fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>) {
         let peer = self.peer(link);
         let wire = &mut self.net[peer];

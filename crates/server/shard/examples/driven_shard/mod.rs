@@ -54,6 +54,10 @@ impl IoDriver<Message> for RecordingDriver {
         unreachable!("memory asks for no disk operation: {op:?}");
     }
 
+    fn halt_link(&mut self, link: LinkId) {
+        unreachable!("nothing comes to rest here: {link:?}");
+    }
+
     fn remove_link(&mut self, _link: LinkId, _how: LinkDeparture<Message>) {
         unreachable!("the link stays: it came where it belongs");
     }

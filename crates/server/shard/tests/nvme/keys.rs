@@ -52,6 +52,10 @@ impl IoDriver<Message> for Hands {
         unreachable!("memory has no disk: {op:?}");
     }
 
+    fn halt_link(&mut self, link: LinkId) {
+        unreachable!("nothing comes to rest here: {link:?}");
+    }
+
     fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<Message>) {
         self.wires[link.0 as usize].gone = true;
     }
