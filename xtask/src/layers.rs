@@ -71,7 +71,7 @@ const TABLE: &[Layer] = &[
         directory: "server/shard",
         on: "buf endpoint flight-recorder group iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls \
              volume",
-        foreign: Only(&["smallvec"]),
+        foreign: Only(&["smallvec", "serde"]),
     },
     Layer {
         directory: "initiator/multipath",

@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use endpoint::ShardId;
+use nvme::fabrics::ConnectNames;
 
 use crate::exports::ShardPreference;
 use crate::login_backoff;
@@ -188,6 +189,29 @@ impl ControllerDirectory {
         }
         let left = self.left.iter().copied().min().unwrap_or(u64::MAX);
         ControllerReply::Granted { cntlid, shard, left }
+    }
+
+    /// Enters a controller of another process, whose host has proved who it is, if it must. It counts whatever the
+    /// limit is.
+    pub(crate) fn restore_controller(&mut self, cntlid: u16, names: &ConnectNames, limit: u16) {
+        let shard = usize::from(cntlid) % self.load.len();
+        if let Some(load) = self.load.get_mut(shard) {
+            *load += 1;
+        }
+        if let Some(last) = self.last.get_mut(shard) {
+            *last = cntlid.max(*last);
+        }
+        let record = ControllerRecord {
+            subsystem: names.subsystem.as_str().into(),
+            host: names.host.as_str().into(),
+            host_id: Some(names.host_id.bytes()),
+            limit,
+            source: None,
+            bound: true,
+        };
+        *self.counts.entry(record.subsystem.clone()).or_default() += 1;
+        Self::bind_host_id(&mut self.bindings, &record);
+        self.entries.insert(cntlid, record);
     }
 
     /// A shard says how much it has left to promise.

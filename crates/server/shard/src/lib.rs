@@ -34,6 +34,7 @@ mod message;
 mod rate_limit;
 mod session_directory;
 mod shard;
+mod target_snapshot;
 
 pub use controller_directory::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
@@ -52,11 +53,12 @@ pub use message::{
     AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionStatus, ControlReport, ControlRequest,
     ErrorCause, ErrorCounters, FromGateway, GroupStep, HostAuthentication, IoCounters, LinkHandoff,
     MakeBackend, MakeNetworkBackend, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
-    QueueRefusal, QueueRequest, SessionMemoryNeeds, SessionStatus, ShardListing, ToGateway, VolumeSpec,
-    VolumeStatus,
+    QueueRefusal, QueueRequest, RestBlocker, SessionMemoryNeeds, SessionStatus, ShardListing, ToGateway,
+    VolumeSpec, VolumeStatus, VolumeWork,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,
 };
 pub use rate_limit::{Rate, RateLimiter, RateLimits};
-pub use shard::{Shard, home_of};
+pub use shard::{CarriedNumbers, RestoreError, RestoreFailure, Shard, home_of};
+pub use target_snapshot::{LeftBehind, LeftBehindCause, ShardSnapshot, TargetSnapshot, TargetSnapshotError};

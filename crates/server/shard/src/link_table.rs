@@ -146,6 +146,14 @@ impl LinkTable {
         Some(entry.owner)
     }
 
+    /// Whether nothing is out on any of these.
+    pub(crate) fn are_idle(&self, mut ids: impl Iterator<Item = LinkId>) -> bool {
+        ids.all(|id| match self.slots.get(Self::slot_of(id)) {
+            Some(Some(entry)) if entry.id == id => !entry.recv_out && entry.sends_out == 0,
+            Some(_) | None => true,
+        })
+    }
+
     /// Marks it; true if it was not marked before.
     pub(crate) fn mark_ready(&mut self, id: LinkId) -> bool {
         match self.entry_mut(id) {

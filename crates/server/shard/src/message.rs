@@ -16,7 +16,7 @@ use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
     Ack, Backend, DiskId, Failure, Fault, Refusal, RequestId, SharedGateState, StoreOp, View, ViewUpdate,
-    VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    VolumeAnswer, VolumeFacts, VolumeId, VolumeNotIdle, VolumeOwner, VolumeRequest,
 };
 
 use crate::exports::{Exports, PlacementOutcome};
@@ -24,6 +24,7 @@ use crate::latency::CommandLatency;
 use crate::link_table::LinkTraffic;
 use crate::log::RefusalCause;
 use crate::session_directory::{AdmissionReply, AdmissionRequest};
+use crate::target_snapshot::ShardSnapshot;
 
 pub use self::group::{FromGateway, GroupStep, ToGateway};
 pub use nvme::{
@@ -70,6 +71,8 @@ pub enum Message {
     ConnectionGone(Tsih, Cid),
     /// To every shard: who came from this address has failed to prove who they are.
     AuthenticationFailed(IpAddr),
+    /// With a socket: it is the link of this number among those that were restored.
+    CarriedLink(u32),
     /// With a socket: it has logged in.
     Link(Box<LinkHandoff>),
     /// About NVMe controllers and queues.
@@ -242,6 +245,18 @@ pub enum ControlRequest {
         /// How long initiators may take.
         grace: std::time::Duration,
     },
+    /// Come to rest, so that another process can go on. Answered with [`ControlReport::Done`] when the shard is still,
+    /// or at once with [`ControlReport::NotAtRest`] if it can never be.
+    Rest,
+    /// The time to come to rest is over: connections whose commands wait for their hosts are left behind.
+    ForceRest,
+    /// Have what was told to other shards before arrive there. Sent to every shard, twice: an answer may cause another
+    /// message.
+    Settle,
+    /// Save what the shard has: [`ControlReport::Saved`], or why not. It stays at rest.
+    Save,
+    /// Go on as if nothing had happened.
+    Resume,
 }
 
 /// A shard's answer to the control plane.
@@ -255,6 +270,74 @@ pub enum ControlReport {
     NoVolume,
     /// What there is.
     Listing(Box<ShardListing>),
+    /// The shard as it is at rest.
+    Saved(Box<ShardSnapshot>),
+    /// It is not at rest, and this keeps it from it.
+    NotAtRest(RestBlocker),
+}
+
+/// What keeps a shard from rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestBlocker {
+    /// Nobody has asked it to come to rest.
+    Active,
+    /// It is coming to rest already.
+    Resting,
+    /// The daemon stops.
+    Stopping,
+    /// This volume is held by peers, to whom it is connected.
+    RemoteVolume(Arc<str>),
+    /// So many commands do not end; most of them are of this host.
+    Commands {
+        /// Its name.
+        host: Arc<str>,
+        /// How many.
+        commands: usize,
+    },
+    /// Commands wait for memory.
+    Memory,
+    /// Changes of volumes or sessions are under way.
+    Requests,
+    /// This volume has something to do.
+    Volume(Arc<str>, VolumeWork),
+    /// What is out on sockets has not come back.
+    Sockets,
+    /// Memory is short for what is to be saved.
+    NoMemory,
+}
+
+/// What a volume has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeWork {
+    /// So many operations.
+    Operations(usize),
+    /// Its state is not settled.
+    State(VolumeNotIdle),
+}
+
+/// In words.
+impl std::fmt::Display for RestBlocker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RestBlocker::Active => f.write_str("it was not asked to come to rest"),
+            RestBlocker::Resting => f.write_str("another replacement is under way"),
+            RestBlocker::Stopping => f.write_str("the daemon is stopping"),
+            RestBlocker::RemoteVolume(name) => {
+                write!(f, "volume {name} is held by other targets, and connections to them cannot be moved")
+            }
+            RestBlocker::Commands { host, commands } => {
+                write!(f, "{commands} commands do not end, most of them of {host}")
+            }
+            RestBlocker::Memory => f.write_str("commands wait for memory"),
+            RestBlocker::Requests => f.write_str("changes of volumes or sessions are under way"),
+            RestBlocker::Volume(name, VolumeWork::Operations(operations)) => {
+                write!(f, "{operations} operations of volume {name} do not end")
+            }
+            RestBlocker::Volume(name, VolumeWork::State(why)) => write!(f, "volume {name}: {why}"),
+            RestBlocker::Sockets => f.write_str("what is out on sockets has not come back"),
+            RestBlocker::NoMemory => f.write_str("memory is short"),
+        }
+    }
 }
 
 /// What there is on one shard.

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use crate::exports::{SESSIONS_MAX, ShardPreference};
 
-use admission::SessionRecord;
+pub(crate) use admission::SessionRecord;
 pub use admission::{AdmissionReply, AdmissionRequest, MatchedRule, RuleLookup, SessionName};
 
 /// What the directory wants done.
@@ -67,6 +67,14 @@ impl SessionDirectory {
     /// Keeps to another bound from now on; sessions beyond it stay.
     pub fn bound_sessions(&mut self, sessions_max: usize) {
         self.sessions_max = sessions_max.min(SESSIONS_MAX);
+    }
+
+    /// Enters a session of another process, which lives on.
+    pub(crate) fn restore_session(&mut self, tsih: Tsih, record: SessionRecord) {
+        self.adjust_session_count(record.shard, 1);
+        self.by_name.insert(record.name.clone(), tsih);
+        self.last = self.last.max(tsih.value());
+        self.by_tsih.insert(tsih, record);
     }
 
     /// A login asks. What to do about it goes to `actions`.

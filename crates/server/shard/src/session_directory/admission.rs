@@ -79,20 +79,20 @@ pub enum AdmissionReply {
 
 /// A session that exists, or is about to.
 #[derive(Debug)]
-pub(super) struct SessionRecord {
-    pub(super) name: SessionName,
-    pub(super) shard: ShardId,
+pub(crate) struct SessionRecord {
+    pub(crate) name: SessionName,
+    pub(crate) shard: ShardId,
     /// Its connections, and how each came.
-    pub(super) connections: Vec<(Cid, AcceptedSocket)>,
+    pub(crate) connections: Vec<(Cid, AcceptedSocket)>,
     /// How the latest one came: what it is judged by while it has none.
-    pub(super) latest: AcceptedSocket,
-    pub(super) connections_max: u16,
-    pub(super) user: Option<String>,
-    pub(super) preference: ShardPreference,
+    pub(crate) latest: AcceptedSocket,
+    pub(crate) connections_max: u16,
+    pub(crate) user: Option<String>,
+    pub(crate) preference: ShardPreference,
     /// Shards that had no memory for it.
-    pub(super) refused: Vec<ShardId>,
+    pub(crate) refused: Vec<ShardId>,
     /// A login of the same name waits for this session's end.
-    pub(super) successor: Option<AdmissionRequest>,
+    pub(crate) successor: Option<AdmissionRequest>,
 }
 
 impl SessionRecord {

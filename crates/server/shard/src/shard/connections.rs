@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buf::{Cx, Errno, MemoryClass, Sg, SgMut};
 use endpoint::{AcceptedSocket, LinkDeparture, LinkId, ShardId};
 use iscsi::chap::Algorithm;
-use iscsi::session::{LinkFault, TargetSession};
+use iscsi::session::{LinkFault, ScsiCommand, TargetSession};
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::{NexusKey, TaskKey};
 use stream::{Connection, LinkNumber, RecvOp, SendOp, Slab, Tag, TargetConnection, TimerQueue};
@@ -15,6 +15,7 @@ use super::command_times::CommandTimes;
 use super::local_volumes::LocalVolumes;
 use super::nvme::queue_conn::QueueConn;
 use super::payload_step::{CommandConn, ParkedSteps};
+use super::rest::HeldCommand;
 use super::throttle::HostLimit;
 use crate::exports::PlacementOutcome;
 use crate::link_table::{LinkOwner, LinkTable};
@@ -132,6 +133,10 @@ pub(super) struct Session {
     pub(super) leaves: bool,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
+    /// Commands that came while the shard comes to rest.
+    pub(super) held: Vec<HeldCommand<ScsiCommand>>,
+    /// It has come to rest.
+    pub(super) rested: bool,
 }
 
 impl Session {

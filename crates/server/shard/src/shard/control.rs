@@ -48,6 +48,11 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
+    /// Whether any has not been answered.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.drops.is_empty()
+    }
+
     fn next_request_id(&mut self, control: Option<u64>) -> RequestId {
         self.made += 1;
         let number = RequestId::in_space(IdSpace::Shard, self.made);
@@ -121,6 +126,14 @@ impl Shard {
             }
             ControlRequest::List => ControlReport::Listing(Box::new(self.make_listing(cx))),
             ControlRequest::Stop { grace } => return self.start_stop(cx, id, grace),
+            ControlRequest::Rest => return self.start_rest(cx, id),
+            ControlRequest::ForceRest => return self.force_rest(id),
+            ControlRequest::Settle => return self.report_when_applied(cx, id),
+            ControlRequest::Save => self.save_report(cx),
+            ControlRequest::Resume => {
+                self.resume_from_rest(cx);
+                ControlReport::Done
+            }
         };
         self.parts.outbox.send_report(id, report);
     }
@@ -220,6 +233,7 @@ impl Shard {
 
     fn start_stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
         self.parts.log.record(&Event::new(EventKind::Stop));
+        self.resume_from_rest(cx);
         let deadline = cx.now + grace;
         self.parts.stopping =
             Some(StopProgress { request: id, deadline, flushing: None, in_doubt: false, told: false });

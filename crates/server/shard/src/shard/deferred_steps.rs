@@ -24,6 +24,8 @@ pub(super) struct DeferredSteps {
     queue: VecDeque<AnyStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
+    /// Nothing begins: the shard comes to rest.
+    pub(super) halted: bool,
     /// What the servers want now follows from operations that have ended.
     pub(super) follows: bool,
 }
@@ -32,9 +34,9 @@ impl DeferredSteps {
     /// Whether an operation that is to begin has to wait. If not, it is counted.
     pub(super) fn must_defer(&mut self) -> bool {
         if !self.follows {
-            return false;
+            return self.halted;
         }
-        let full = self.begun >= STARTED_PER_TURN_MAX || !self.queue.is_empty();
+        let full = self.halted || self.begun >= STARTED_PER_TURN_MAX || !self.queue.is_empty();
         self.begun += usize::from(!full);
         full
     }

@@ -7,6 +7,7 @@ use stream::{Connection, Received, RecvOp, SendOp, Tag};
 use super::Shard;
 use super::connections::ConnKind;
 use super::protocol_front::ProtocolFront;
+use super::rest;
 
 impl Shard {
     pub(super) fn handle_conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
@@ -55,11 +56,30 @@ impl Shard {
         self.forget_if_drained(id);
     }
 
+    /// A batch comes back of which the socket has taken a part only: its connection comes to rest.
+    pub(super) fn handle_conn_send_cut(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp, written: usize) {
+        let Some(owner) = self.parts.conns.links.note_send_released(id, written, !op.is_stable()) else {
+            return;
+        };
+        let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            // Only sessions and queues come to rest.
+            ConnKind::Login(pending_login) => pending_login.login.handle_send_released(),
+            ConnKind::Session(session) => session.proto.handle_send_cut(cx, owner.link, op, written),
+            ConnKind::Queue(queue) => queue.proto.handle_send_cut(op, written),
+        }
+        self.parts.conns.mark_pending(owner.conn);
+        self.forget_if_drained(id);
+    }
+
     /// Hears what a connection has to say.
     pub(super) fn run_conn_events(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(conn) = self.parts.conns.get_mut(tag) else { return };
         conn.touched = false;
-        match conn.kind {
+        match &conn.kind {
+            ConnKind::Login(_) if rest::freeze_login(&mut self.parts.resting, tag) => {}
+            ConnKind::Queue(queue)
+                if queue.is_connecting() && rest::freeze_login(&mut self.parts.resting, tag) => {}
             ConnKind::Login(_) => self.iscsi.run_login_events(cx, &mut self.parts, tag),
             ConnKind::Session(_) => self.iscsi.run_session_events(cx, &mut self.parts, tag),
             ConnKind::Queue(_) => self.nvme.run_queue_events(cx, &mut self.parts, tag),

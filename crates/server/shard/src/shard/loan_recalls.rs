@@ -65,6 +65,11 @@ impl RecallCause {
 }
 
 impl LoanRecalls {
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.queue.iter().filter_map(|recall| recall.until).min()
     }

@@ -21,10 +21,13 @@ mod operations;
 mod outbox;
 mod payload_step;
 mod protocol_front;
+mod rest;
+mod snapshot;
 mod throttle;
 mod unauthenticated_conns;
 mod volume_events;
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
@@ -36,6 +39,7 @@ use stream::{Received, RecvOp, SendOp, Tag};
 use volume::{DiskOp, RequestId, VolumeAnswer, VolumeId, VolumeRequest};
 
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
+use crate::link_table::LinkOwner;
 use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
 
@@ -51,6 +55,8 @@ use network_backends::RemoteBackends;
 use nvme::NvmeFront;
 use outbox::Outbox;
 use protocol_front::ProtocolFront;
+use rest::RestProgress;
+pub use snapshot::{CarriedNumbers, RestoreError, RestoreFailure};
 use throttle::ThrottledSteps;
 use unauthenticated_conns::UnauthenticatedConns;
 
@@ -88,6 +94,11 @@ struct SharedParts {
     throttled: ThrottledSteps,
     outbox: Outbox,
     stopping: Option<StopProgress>,
+    resting: Option<Box<RestProgress>>,
+    /// Links whose operations are to come back.
+    halts: VecDeque<LinkId>,
+    /// Links of connections that were restored, by number, until they arrive.
+    carried_links: HashMap<u32, LinkOwner>,
     log: Log,
 }
 
@@ -169,6 +180,9 @@ impl Shard {
             throttled: ThrottledSteps::default(),
             outbox: Outbox::new(id, shards),
             stopping: None,
+            resting: None,
+            halts: VecDeque::new(),
+            carried_links: HashMap::new(),
             log: Log::default(),
         };
         parts.throttled.set_in_force(parts.exports.has_limits());
@@ -254,6 +268,8 @@ impl Shard {
                     .update_directory(&mut self.parts, |directory, _| directory.remove_connection(tsih, cid));
             }
             Message::AuthenticationFailed(from) => self.parts.admission.backoff.note_failure(cx.now, from),
+            // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
+            Message::CarriedLink(number) => self.lose_carried_link(cx, number),
             // Comes with a socket, by `handle_arrival`.
             Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
             Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
@@ -303,7 +319,9 @@ impl Endpoint for Shard {
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
         self.parts.log.set_now(cx.now);
+        let Some(how) = self.parts.keep_arrival(link, how) else { return };
         match how {
+            LinkArrival::Moved(Message::CarriedLink(number)) => self.attach_carried_link(link, number),
             LinkArrival::Accepted(accepted) => self.accept_link(cx, link, accepted),
             LinkArrival::Moved(Message::Link(handoff)) => {
                 self.iscsi.attach_link(cx, &mut self.parts, link, *handoff)
@@ -341,6 +359,9 @@ impl Endpoint for Shard {
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.parts.log.set_now(cx.now);
+        if self.parts.is_halting() {
+            return;
+        }
         self.parts.conns.handle_timeout(cx);
         self.parts.volumes.handle_timeout(cx);
         self.remotes.handle_timeout(cx);
@@ -366,7 +387,7 @@ impl Endpoint for Shard {
                 self.run_conn_events(cx, tag);
                 more = true;
             }
-            more |= self.resume_memory_waiters(cx);
+            more |= !self.parts.is_halting() && self.resume_memory_waiters(cx);
             more |= self.iscsi.run_steps(cx, &mut self.parts);
             more |= self.nvme.run_steps(cx, &mut self.parts);
             more |= self.nvme.run_pending_connects(cx, &mut self.parts);
@@ -374,6 +395,9 @@ impl Endpoint for Shard {
             more |= self.parts.volumes.run_group(cx, &mut self.parts.outbox);
             more |= self.run_recalls(cx);
             more |= self.advance_stop(cx);
+            if !more {
+                more = self.advance_rest();
+            }
             if !more {
                 break;
             }
@@ -383,6 +407,9 @@ impl Endpoint for Shard {
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
+        if self.parts.is_halting() {
+            return None;
+        }
         let link = self.parts.conns.ready.pop_front()?;
         self.parts.conns.links.clear_ready(link);
         Some(link)
@@ -410,6 +437,14 @@ impl Endpoint for Shard {
         self.parts.conns.departures.pop_front()
     }
 
+    fn poll_halt(&mut self) -> Option<LinkId> {
+        self.parts.halts.pop_front()
+    }
+
+    fn handle_send_cut(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp, written: usize) {
+        self.handle_conn_send_cut(cx, link, op, written);
+    }
+
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
         self.parts.outbox.poll_message()
     }
@@ -425,6 +460,9 @@ impl Endpoint for Shard {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        if self.parts.is_halting() {
+            return None;
+        }
         if self.parts.volumes.has_long_ops() || !self.parts.deferred.is_empty() {
             // It has come: what gives way goes on as soon as the world has had its turn.
             return Some(Time(0));

@@ -307,7 +307,9 @@ pub(super) trait ProtocolFront: Sized {
 
     /// What was parked may start now, perhaps.
     fn resume_parked(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
-        if Self::conn_mut(&mut parts.conns, conn).is_none_or(|conn| conn.protocol_and_parked().1.is_empty()) {
+        if Self::conn_mut(&mut parts.conns, conn).is_none_or(|conn| conn.protocol_and_parked().1.is_empty())
+            || parts.is_halting()
+        {
             return;
         }
         while let Some((proto, parked)) =

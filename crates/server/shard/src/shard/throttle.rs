@@ -137,6 +137,16 @@ impl ThrottledSteps {
         self.in_force = !self.lifted && (in_force || self.waiting > 0);
     }
 
+    /// Lets everything go on whatever the limits, or takes that back.
+    pub(super) fn set_lifted(&mut self, lifted: bool) {
+        self.lifted = lifted;
+    }
+
+    /// Whether any step waits here.
+    pub(super) fn has_steps(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// When something is to go on.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.timetable.peek().map(|Reverse((time, ..))| *time)

@@ -129,6 +129,7 @@ impl History {
     fn offer(&mut self, exports: Exports) {
         self.reports.clear();
         let exports = Arc::new(exports);
+        self.exports = exports.clone();
         for shard in 0..self.plan.shards {
             self.world
                 .send_message(ShardId(shard), Message::Control(6, ControlRequest::Exports(exports.clone())));

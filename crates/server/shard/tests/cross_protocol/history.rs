@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{ControlReport, Message, NvmeMessage, Shard};
+use blockwire_shard::{ControlReport, Exports, Message, NvmeMessage, Shard};
 use buf::Pool;
 use endpoint::ShardId;
 use sim::linearizability::Verdict;
@@ -39,6 +39,9 @@ testkit::tally! {
         pieces,
         /// Connections that were reset on their way to the shard of their session or controller.
         turned_away,
+        /// Processes that were replaced; replacements that were taken back; of those, because something did not come to
+        /// rest, or because some connection would have been left behind.
+        replaced, taken_back, not_at_rest, left,
     }
 }
 
@@ -88,6 +91,8 @@ pub struct History {
     pub deaf: Vec<usize>,
     /// The disks, if they are no files.
     pub rams: Vec<Arc<RamDisk>>,
+    /// What is offered.
+    pub exports: Arc<Exports>,
     /// What shards have reported.
     pub reports: Vec<ControlReport>,
     /// Since when nobody may write, and to which volume.
@@ -116,6 +121,7 @@ impl History {
         let records = vec![None; plan.volumes];
         History {
             crashes: Crashes::of(&plan),
+            exports: Arc::new(plan.exports()),
             plan,
             chance,
             world,
@@ -365,6 +371,9 @@ impl History {
             }
             if self.plan.crash_permille > 0 {
                 self.change_record(host);
+            }
+            if self.plan.replace_permille > 0 && self.chance.chance_permille(self.plan.replace_permille) {
+                self.replace();
             }
             let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;
             let nvme = matches!(self.hosts[host].side, Side::Nvme(_));

@@ -13,6 +13,7 @@ mod plan;
 mod planted;
 mod power;
 mod queue;
+mod replacements;
 mod scsi;
 
 use history::{History, Tally};

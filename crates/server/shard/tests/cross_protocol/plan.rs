@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use backends::{FileBackend, FileDisk, FileFacts};
 use blockwire_shard::{
-    ControlRequest, Exports, H2cDataLimits, LunExport, Message, NamespaceExport, Shard, VolumeSpec,
+    ControlRequest, Exports, H2cDataLimits, LunExport, Message, NamespaceExport, Shard, TargetSnapshot,
+    VolumeSpec,
 };
 use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
-use volume::{DiskId, RamBackend, RamDisk, SharedGateState, VolumeId};
+use volume::{DiskId, RamBackend, RamDisk, SharedGateState, VolumeId, VolumeOwner};
 
 use testkit::target::{self, TargetLimits};
 use testkit::{Defect, FaultyBackend};
@@ -129,6 +130,8 @@ pub struct Plan {
     pub noise_permille: u32,
     /// Data of writes goes in small pieces; else in as few as can be.
     pub pieces: Option<Pieces>,
+    /// Of the steps so many, in thousandths, are followed by a replacement of the process.
+    pub replace_permille: u32,
     pub bug: Option<Bug>,
 }
 
@@ -183,6 +186,7 @@ impl Plan {
             power_loss: false,
             noise_permille: 0,
             pieces: None,
+            replace_permille: 0,
             bug: None,
         }
     }
@@ -356,6 +360,32 @@ impl Plan {
         target::numbered_volume_specs(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
             FaultyBackend::new(FileBackend::new(file.clone(), shard), defect)
         })
+    }
+
+    /// What each shard of another process is told of a volume that goes on.
+    pub fn running_specs(
+        &self,
+        volume: usize,
+        ram: &Arc<RamDisk>,
+        snapshot: &TargetSnapshot,
+    ) -> Vec<VolumeSpec> {
+        let fresh = self.specs(volume, ram, None);
+        let facts = (*fresh[0].facts).clone();
+        let running = snapshot.running_volume(facts.uuid).expect("a volume that was served");
+        let (shared, geometry) = (SharedGateState::new(self.shards), fresh[0].view.geometry);
+        let home = VolumeOwner::restore_running(facts, geometry, self.shards, false, running, &shared);
+        let home = home.expect("its state is sound");
+        let view = home.view().clone();
+        let mut home = Some(Box::new(home));
+        fresh
+            .into_iter()
+            .map(|spec| VolumeSpec {
+                home: spec.home.and_then(|_| home.take()),
+                shared: shared.clone(),
+                view: view.clone(),
+                ..spec
+            })
+            .collect()
     }
 
     pub fn exports(&self) -> Exports {

@@ -142,7 +142,11 @@ impl Case {
         heed(&mut self.world, &mut reports);
         let found = reports.into_iter().find_map(|report| match report {
             ControlReport::Listing(listing) => Some(*listing),
-            ControlReport::Done | ControlReport::Refused(_) | ControlReport::NoVolume => None,
+            ControlReport::Done
+            | ControlReport::Refused(_)
+            | ControlReport::NoVolume
+            | ControlReport::Saved(_)
+            | ControlReport::NotAtRest(_) => None,
         });
         found.expect("the shard answers")
     }

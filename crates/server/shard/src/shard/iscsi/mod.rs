@@ -16,9 +16,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{LinkId, ShardId};
+use endpoint::{AcceptedSocket, LinkId, ShardId};
 use iscsi::session::Response;
-use iscsi::wire::Tsih;
+use iscsi::wire::{Cid, Isid, Tsih};
 use scsi::Status;
 use scsi_server::{DeviceStep, NexusKey, Reply, Server, Step, TaskKey};
 use stream::{Tag, TargetConnection};
@@ -29,10 +29,13 @@ use super::operations::OperationCommands;
 use super::payload_step::{AnyStep, PayloadStep, StepName};
 use super::protocol_front::ProtocolFront;
 use super::{DIRECTORY_SHARD, SharedParts};
-use crate::session_directory::SessionDirectory;
+use crate::exports::{Exports, ShardPreference};
+use crate::session_directory::{SessionDirectory, SessionName, SessionRecord};
+use crate::target_snapshot::SessionBody;
 use nexuses::PendingNexusEnds;
 use pending_sessions::PendingSessions;
 use sessions::forget_session;
+pub(super) use sessions::session_spec;
 use steps::scsi_result;
 
 /// The iSCSI side of a shard.
@@ -63,6 +66,41 @@ impl IscsiFront {
             operations: OperationCommands::default(),
             directory: (id == DIRECTORY_SHARD).then(|| SessionDirectory::new(shards, sessions_max)),
         }
+    }
+
+    /// A session is here, and was promised so many bytes.
+    pub(super) fn note_session(&mut self, tsih: Tsih, conn: Tag, (initiator, promised): (Arc<str>, usize)) {
+        self.sessions.insert(tsih, conn);
+        *self.promised_by_initiator.entry(initiator).or_default() += promised;
+    }
+
+    /// On the directory's shard: enters a session of another process.
+    pub(super) fn restore_directory_entry(
+        &mut self,
+        exports: &Exports,
+        session: &SessionBody,
+        (shard, latest, connections): (ShardId, AcceptedSocket, Vec<(Cid, AcceptedSocket)>),
+        preference: ShardPreference,
+    ) {
+        let Some(directory) = &mut self.directory else { return };
+        let name = SessionName {
+            initiator: session.initiator.as_str().into(),
+            isid: Isid(session.isid),
+            target: session.target.as_str().into(),
+            portal_group: exports.portal(latest.listener).map_or(0, |portal| portal.group),
+        };
+        let record = SessionRecord {
+            name,
+            shard,
+            connections,
+            latest,
+            connections_max: session.connections_max,
+            user: session.user.clone(),
+            preference,
+            refused: Vec::new(),
+            successor: None,
+        };
+        directory.restore_session(Tsih::new(session.tsih), record);
     }
 
     /// Ends a nexus.

@@ -27,6 +27,11 @@ pub(in crate::shard) struct PendingNexusEnds {
 }
 
 impl PendingNexusEnds {
+    /// Whether any has not been answered.
+    pub(in crate::shard) fn is_busy(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     fn next_request_id(&mut self, conn: Tag) -> RequestId {
         self.made += 1;
         let id = RequestId::in_space(IdSpace::Shard, NEXUS_END_REQUEST_BASE | self.made);

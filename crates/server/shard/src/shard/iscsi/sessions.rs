@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{LinkDeparture, LinkId};
+use endpoint::{AcceptedSocket, LinkDeparture, LinkId};
 use flight_recorder::{Event, EventKind, TextField};
 use iscsi::discovery::SendTargets;
 use iscsi::login::EstablishedConnection;
@@ -119,6 +119,8 @@ impl IscsiFront {
             homes_left: 0,
             leaves: false,
             closed: false,
+            held: Vec::new(),
+            rested: false,
         };
         let conn = Conn::new(ConnKind::Session(Box::new(session)));
         let Ok(tag) = parts.conns.insert(conn) else {
@@ -128,8 +130,7 @@ impl IscsiFront {
             }
             return None;
         };
-        self.sessions.insert(established.tsih, tag);
-        *self.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
+        self.note_session(established.tsih, tag, (initiator.clone(), promised));
         if let Some(nexus) = nexus {
             set_slot(&mut self.nexuses, nexus.0 as usize, tag);
         }
@@ -249,6 +250,9 @@ impl IscsiFront {
         event: TargetEvent<Request>,
     ) {
         match event {
+            TargetEvent::Command { tag, command, data_out } if parts.is_resting() => {
+                self.hold_command(cx, parts, conn, (tag, command, data_out))
+            }
             TargetEvent::Command { tag, command, data_out } => {
                 self.start_command(cx, parts, conn, tag, command, data_out)
             }
@@ -257,7 +261,7 @@ impl IscsiFront {
                     self.server.handle_data(cx, key, at, data);
                 }
             }
-            TargetEvent::Aborted { tag } => match self.task_key(parts, conn, tag) {
+            TargetEvent::Aborted { tag } => match self.task_key_of_aborted(parts, conn, tag) {
                 Some(key) => self.server.abort_command(key),
                 None => {
                     if let Some(session) = parts.conns.session_mut(conn) {
@@ -269,12 +273,20 @@ impl IscsiFront {
         }
     }
 
+    /// A command that is held is held no more.
+    fn task_key_of_aborted(&mut self, parts: &mut SharedParts, conn: Tag, tag: Tag) -> Option<TaskKey> {
+        if let Some(session) = parts.conns.session_mut(conn) {
+            session.held.retain(|(held, ..)| *held != tag);
+        }
+        self.task_key(parts, conn, tag)
+    }
+
     fn task_key(&mut self, parts: &mut SharedParts, conn: Tag, tag: Tag) -> Option<TaskKey> {
         let nexus = parts.conns.session_mut(conn)?.nexus?;
         Some(TaskKey { nexus, tag: tag.to_bits() })
     }
 
-    fn start_command(
+    pub(in crate::shard) fn start_command(
         &mut self,
         cx: &mut Cx<'_>,
         parts: &mut SharedParts,
@@ -413,14 +425,24 @@ fn nexus_spec(
     handoff: &LinkHandoff,
 ) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
     let established = &handoff.established;
-    let portal = exports.portal(handoff.accepted.listener)?;
     let name = established.identity.target_name.as_ref()?;
-    let target = exports.target(name.as_str(), portal)?;
+    let names = (initiator, established.identity.isid.0, name.as_str());
+    session_spec(exports, names, established.user.is_some(), &handoff.accepted)
+}
+
+/// What the exports of now make of a session of this initiator and ISID with a target of this name, which came like
+/// this; `None`: it reaches nothing.
+pub(in crate::shard) fn session_spec(
+    exports: &Exports,
+    (initiator, isid, target): (&Arc<str>, [u8; 6], &str),
+    proved: bool,
+    accepted: &AcceptedSocket,
+) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
+    let portal = exports.portal(accepted.listener)?;
+    let target = exports.target(target, portal)?;
     // The exports may have changed since its login was judged.
-    let luns =
-        exports.reachable_luns(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
+    let luns = exports.reachable_luns(&target.name, initiator, proved, accepted)?;
     let port = target.port_id(portal);
-    let isid = established.identity.isid.0;
     let identity = Identity::Initiator { name: initiator.clone(), isid, port };
     let spec = NexusSpec {
         nexus: Requester { identity: Arc::new(identity), port, read_only: false },

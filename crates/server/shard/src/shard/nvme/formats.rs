@@ -50,6 +50,11 @@ enum FormatStage {
 pub(in crate::shard) type FormatEnd = (u64, Result<(), FormatFailure>);
 
 impl PendingFormats {
+    /// None is on its way.
+    pub(in crate::shard) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Begins to format a volume.
     pub(in crate::shard) fn start(
         &mut self,

@@ -35,13 +35,15 @@ use super::connections::Connections;
 use super::operations::OperationCommands;
 use super::payload_step::{AnyStep, PayloadStep, StepName};
 use super::protocol_front::ProtocolFront;
-use super::{DIRECTORY_SHARD, QUEUES_MAX, SharedParts};
+use super::{DIRECTORY_SHARD, QUEUES_MAX, SharedParts, set_slot};
 use crate::controller_directory::ControllerDirectory;
-use crate::exports::PlacementQuery;
+use crate::exports::{Exports, PlacementQuery};
 use crate::log::{Log, LogLine, NvmeLogLine};
 use crate::message::{Message, NvmeMessage, QueueGrant};
 use crate::shard::outbox::Outbox;
+use crate::shard::rest::HeldCommand;
 use formats::PendingFormats;
+pub(super) use open_queues::controller_spec;
 use queue_conn::{ConnectRequest, OpenQueue, QueueConn, QueueState};
 
 /// How long last words may take to leave.
@@ -81,6 +83,55 @@ impl NvmeFront {
             formats: PendingFormats::default(),
             group_hosts: group_hosts::GroupHosts::default(),
         }
+    }
+
+    /// The controllers of this shard: number, names, where the admin queue was accepted, and whether the log knows.
+    pub(super) fn known_controllers(
+        &self,
+    ) -> impl Iterator<Item = (u16, &ConnectNames, &AcceptedSocket, bool)> + '_ {
+        self.controllers
+            .iter()
+            .map(|(cntlid, known)| (*cntlid, &known.names, &known.accepted, known.is_logged))
+    }
+
+    /// Whether a controller of this number is here.
+    pub(super) fn has_controller(&self, cntlid: u16) -> bool {
+        self.controllers.contains_key(&cntlid)
+    }
+
+    /// A controller of another process is here, without TLS.
+    pub(super) fn note_controller(
+        &mut self,
+        cntlid: u16,
+        names: ConnectNames,
+        accepted: AcceptedSocket,
+        is_logged: bool,
+    ) {
+        let known = KnownController { names, accepted, is_logged, tls: None, generated: None };
+        self.controllers.insert(cntlid, known);
+    }
+
+    /// A queue of another process is here.
+    pub(super) fn note_queue(&mut self, key: QueueKey, conn: Tag) {
+        set_slot(&mut self.conns, key.0 as usize, conn);
+        self.queues += 1;
+    }
+
+    /// On the directory's shard: enters a controller of another process.
+    pub(super) fn restore_directory_entry(
+        &mut self,
+        exports: &Exports,
+        cntlid: u16,
+        names: &ConnectNames,
+        accepted: &AcceptedSocket,
+    ) {
+        let Some(directory) = &mut self.directory else { return };
+        let export = exports
+            .nvme
+            .portal(accepted.listener)
+            .and_then(|portal| exports.nvme.subsystem(names.subsystem.as_str(), portal.port));
+        let limit = export.map_or(u16::MAX, |export| export.limits.controllers);
+        directory.restore_controller(cntlid, names, limit);
     }
 
     fn is_queue_limit_reached(&self) -> bool {
@@ -394,6 +445,7 @@ impl NvmeFront {
         conn: Tag,
         event: TargetEvent<Sqe>,
     ) {
+        let resting = parts.is_resting();
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
@@ -403,6 +455,9 @@ impl NvmeFront {
             return self.handle_unconnected_event(cx, parts, conn, event);
         };
         match event {
+            TargetEvent::Command { tag, command, data_out } if resting => {
+                self.hold_command(cx, parts, conn, (tag, command, data_out));
+            }
             TargetEvent::Command { tag, command, data_out } => {
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
                 if !self.try_command_inline(cx, parts, conn, key, &command, data_out) {
@@ -416,9 +471,40 @@ impl NvmeFront {
                 self.server.handle_data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
             }
             TargetEvent::Aborted { tag } => {
+                queue.held.retain(|(held, ..)| *held != tag);
                 self.server.abort_command(CommandKey { queue: key, tag: tag.to_bits() });
             }
             TargetEvent::Closed => {}
+        }
+    }
+
+    /// A command that was held is started as a task.
+    pub(super) fn start_command(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+        (tag, command, data_out): HeldCommand<Sqe>,
+    ) {
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
+        let Some(queue_key) = queue.server_key() else { return };
+        queue.times.start_task(cx.now, tag);
+        let key = CommandKey { queue: queue_key, tag: tag.to_bits() };
+        self.server.start_command(cx, key, &command, data_out);
+    }
+
+    /// Takes requests for events back from the server: they wait with their connections.
+    pub(super) fn withdraw_event_requests(&mut self, conns: &mut Connections) {
+        let cntlids: Vec<u16> = self.controllers.keys().copied().collect();
+        for cntlid in cntlids {
+            for (key, sqe) in self.server.withdraw_event_requests(cntlid) {
+                let conn = self.conn_of_queue(key.queue);
+                let Some(queue) = conn.and_then(|conn| conns.queue_mut(conn)) else { continue };
+                let tag = Tag::from_bits(key.tag);
+                if let Err(sqe) = queue.proto.withdraw(tag, sqe) {
+                    queue.held.push((tag, sqe, 0));
+                }
+            }
         }
     }
 

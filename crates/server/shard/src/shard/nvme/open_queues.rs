@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{AcceptedSocket, LinkDeparture, LinkId};
-use nvme::fabrics::ConnectRefusal;
+use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{Nqn, TransferMax};
 use nvme_server::{
     ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity,
@@ -152,7 +152,8 @@ impl NvmeFront {
         let tls = tls::identity_of(&queue.proto);
         let from = (&accepted, tls.as_ref());
         may_connect(parts, cx.now, &connecting.connect, &connecting.names, from)?;
-        let mut spec = controller_spec(&parts.exports, cntlid, connecting, from)
+        let asked = (&connecting.names, &connecting.connect);
+        let mut spec = controller_spec(&parts.exports, cntlid, asked, from)
             .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, ConnectFailure::Refused(ConnectRefusal::SQSIZE)));
@@ -191,13 +192,14 @@ impl NvmeFront {
     }
 }
 
-fn controller_spec(
+/// What the exports make of a controller that is asked for like this; `None`: there is no such subsystem, or not for
+/// this host.
+pub(in crate::shard) fn controller_spec(
     exports: &Exports,
     cntlid: u16,
-    connecting: &ConnectRequest,
+    (names, connect): (&ConnectNames, &Connect),
     (accepted, identity): (&AcceptedSocket, Option<&nvme::tls::PskIdentity>),
 ) -> Option<ControllerSpec> {
-    let (names, connect) = (&connecting.names, &connecting.connect);
     let portal = exports.nvme.portal(accepted.listener)?;
     let host = HostIdentity { nqn: names.host.clone(), id: names.host_id };
     let requester = Arc::new(Identity::Host(names.host_id.bytes()));

@@ -2,8 +2,8 @@
 
 use buf::{Cx, MemoryClass, Sg, SgMut, Time};
 use endpoint::{AcceptedSocket, LinkId, PendingResult, ShardId};
-use nvme::Nqn;
 use nvme::fabrics::{Connect, ConnectNames};
+use nvme::{Nqn, Sqe};
 use nvme_server::{CommandKey, QueueKey};
 use nvme_tcp::ControllerQueue;
 use stream::{Connection, ConnectionClose, Tag, TargetConnection};
@@ -11,6 +11,7 @@ use stream::{Connection, ConnectionClose, Tag, TargetConnection};
 use crate::message::QueueGrant;
 use crate::shard::command_times::CommandTimes;
 use crate::shard::payload_step::{CommandConn, ParkedSteps};
+use crate::shard::rest::HeldCommand;
 use crate::shard::throttle::HostLimit;
 
 /// A connection of an NVMe host.
@@ -36,6 +37,10 @@ pub(in crate::shard) struct QueueConn {
     pub(in crate::shard) gone: bool,
     /// `TargetEvent::Closed` has come.
     pub(in crate::shard) closed: bool,
+    /// Commands that came while the shard comes to rest.
+    pub(in crate::shard) held: Vec<HeldCommand<Sqe>>,
+    /// It has come to rest.
+    pub(in crate::shard) rested: bool,
 }
 
 /// How far a connection is.
@@ -98,6 +103,8 @@ impl QueueConn {
             shaking: None,
             gone: false,
             closed: false,
+            held: Vec::new(),
+            rested: false,
         }
     }
 
@@ -118,6 +125,17 @@ impl QueueConn {
     /// Whether it counts among the strangers.
     pub(in crate::shard) fn is_unauthenticated(&self) -> bool {
         self.is_stranger
+    }
+
+    /// Whether its Connect is not answered.
+    pub(in crate::shard) fn is_connecting(&self) -> bool {
+        match self.state {
+            QueueState::AwaitingConnect
+            | QueueState::ReadingConnect(_)
+            | QueueState::AwaitingGrant(_)
+            | QueueState::Granted(_) => true,
+            QueueState::Open(_) | QueueState::Ended => false,
+        }
     }
 
     pub(in crate::shard) fn open_state(&self) -> Option<&OpenQueue> {
