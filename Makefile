@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page snapshot ceph ceph-group group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill upgrade loom miri asan tsan fuzz mdns bench-iscsi bench-nvme bench-tls bench-host bench-generator bench-files eval eval-reports eval-look page snapshot ceph ceph-group group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -37,6 +37,7 @@ help:
 	@echo "make group-sim    SEEDS=$(SEEDS) histories of a gateway group: takeovers, drains, lost links, stopped processes"
 	@echo "make crash        at least 100,000 states that a power failure may leave, each with a daemon started on it"
 	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
+	@echo "make upgrade      the daemon replaced $(N) times under verified load over both protocols (UPGRADE_CONNECTIONS=n)"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make miri         tests of buf, stream and volume under the interpreter Miri (needs a nightly toolchain)"
 	@echo "make asan tsan    tests of what shares memory under AddressSanitizer, ThreadSanitizer (need a nightly toolchain)"
@@ -105,6 +106,13 @@ kill:
 	@tests/setup.sh build attach crash
 	KILLS=$(KILLS) HOLDER_KILLS=$(HOLDER_KILLS) cargo test --locked -p blockwire --test served -- --nocapture \
 		killed:: however_often_the_holder
+
+N ?= 1000
+UPGRADE_CONNECTIONS ?= 8
+upgrade:
+	@tests/setup.sh build
+	UPGRADES=$(N) UPGRADE_CONNECTIONS=$(UPGRADE_CONNECTIONS) \
+		cargo test --locked -p blockwire --test served -- --nocapture upgrade::
 
 # A build of its own: the flag would make everything else be built again.
 loom:

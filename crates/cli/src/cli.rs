@@ -28,9 +28,6 @@ use crate::{
 };
 use engine::serve::args::ServeArgs;
 
-/// Verbs that the contract names and that do not exist yet.
-pub const VERBS_PLANNED: [&str; 1] = ["upgrade"];
-
 const ABOUT: &str = "Block storage over Ethernet, in user space";
 
 const LONG_ABOUT: &str = "\
@@ -216,6 +213,9 @@ pub enum Verb {
     /// Show the latest events of a daemon that runs or has crashed: logins, refusals, fences, failed and slow operations
     #[command(after_help = flight_recorder::HELP)]
     FlightRecorder(FlightRecorderArgs),
+    /// Let a new binary serve in place of the running daemon, while hosts work
+    #[command(after_help = UPGRADE_HELP)]
+    Upgrade(UpgradeArgs),
     /// Stop the running daemon, and wait until it has exited
     Stop(StopArgs),
     /// Print a completion script for a shell
@@ -252,6 +252,39 @@ Exit codes with --once: 0 all is well, 1 there are problems or no daemon is runn
 Examples:
   blockwire top
   blockwire top --once --interval 5";
+
+const UPGRADE_HELP: &str = "\
+The daemon starts the new binary with its own arguments and hands it listeners, connections, files and all that hosts \
+can notice. Hosts see a short pause: no failed command, no new login. If anything fails before the new process serves, \
+the daemon serves on and says why. What cannot move is closed and listed: connections over TLS, discovery, logins under \
+way. Volumes in memory, of other machines and of Ceph cannot move: the daemon then refuses, and has to be restarted.
+
+Examples:
+  blockwire upgrade
+  blockwire upgrade /usr/local/bin/blockwire --within 5s";
+
+/// Options of `upgrade`.
+#[derive(Debug, Args)]
+pub struct UpgradeArgs {
+    /// The new binary [default: that of the daemon, as it is on disk now]
+    pub binary: Option<PathBuf>,
+    /// How long commands may take that are in work
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_within)]
+    pub within: std::time::Duration,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+}
+
+/// Seconds, or milliseconds with `ms`.
+fn parse_within(text: &str) -> Result<std::time::Duration, String> {
+    let number =
+        |text: &str| text.parse::<u64>().map_err(|_| "expected a time, such as 2s or 500ms".to_owned());
+    match text.strip_suffix("ms") {
+        Some(ms) => number(ms).map(std::time::Duration::from_millis),
+        None => number(text.strip_suffix('s').unwrap_or(text)).map(std::time::Duration::from_secs),
+    }
+}
 
 /// Options of `stop`.
 #[derive(Debug, Args)]
@@ -351,6 +384,7 @@ mod tests {
             "node discover nvme+tcp://h --autostart yes",
             "connect-all",
             "connect-all a b --control c --json",
+            "upgrade /opt/blockwire --within 500ms --json",
             "stop",
             "completions fish",
             "man dir",

@@ -28,6 +28,7 @@ const DAEMON_VERBS: [&str; 15] = [
     "rollback",
     "status",
     "stop",
+    "upgrade",
 ];
 
 /// Writes all of them into a directory, which is created.

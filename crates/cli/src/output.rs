@@ -11,7 +11,7 @@ use control::{
     Answer,
     report::{
         ConnectionReport, FailureFacts, FailureReport, NegotiatedReport, SandboxReport, SessionReport,
-        ShardReport, StatusReport, StoppingReport, TargetReport, VolumeReport,
+        ShardReport, StatusReport, StoppingReport, TargetReport, UpgradeReport, VolumeReport,
     },
 };
 pub use layout::{DisplayText, Emphasis, Terminal, render_table};
@@ -66,8 +66,22 @@ pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
         Answer::Plan(report) => DisplayText::escaped(&plan::text(report)),
         Answer::Backup(backup) => DisplayText::escaped(&format!("a backup of {} bytes\n", backup.0.len())),
         Answer::Status(status) => status_card(terminal, status),
+        Answer::Upgraded(report) => DisplayText::escaped(&upgrade_text(report)),
         Answer::Stopping { pid } => DisplayText::escaped(&format!("stopping (process {pid})\n")),
     }
+}
+
+/// Who serves now, and whom it cost a connection.
+fn upgrade_text(report: &UpgradeReport) -> String {
+    let UpgradeReport { pid, sessions, queues, left, pause_ms } = report;
+    let mut text = format!(
+        "process {pid} serves {sessions} iSCSI sessions and {queues} NVMe queues after a pause of {pause_ms} ms\n"
+    );
+    for one in left {
+        let who = one.initiator.as_deref().unwrap_or("unknown");
+        text.push_str(&format!("closed: {who} at {}: {}\n", one.peer, one.why));
+    }
+    text
 }
 
 /// The JSON of an answer: the list or the object itself, without the protocol's wrapping.
@@ -101,6 +115,7 @@ pub fn answer_json(answer: &Answer) -> String {
         Answer::Plan(report) => serde_json::to_value(report),
         Answer::Backup(backup) => Ok(serde_json::json!({ "size_bytes": backup.0.len() })),
         Answer::Status(status) => serde_json::to_value(status),
+        Answer::Upgraded(report) => serde_json::to_value(report),
         Answer::Stopping { pid } => serde_json::to_value(StoppingReport { stopping: true, pid: *pid }),
     };
     // Reports hold texts, numbers and lists only, which always have a JSON form.

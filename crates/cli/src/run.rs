@@ -22,7 +22,7 @@ use crate::{
     backup,
     cli::{
         Cli, ConnectionVerb, GatewayVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb,
-        StopArgs, SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeLimitArgs, VolumeVerb,
+        StopArgs, SubsystemVerb, TargetVerb, Verb, VolumeLimitArgs, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     flight_recorder, import, iscsictl,
@@ -120,6 +120,10 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Iscsictl(args) => {
             return Ok(print_stdout(printable::escape_lines(&iscsictl::run(&args, &paths)?).as_bytes()));
+        }
+        Verb::Upgrade(args) => {
+            let within_ms = u64::try_from(args.within.as_millis()).unwrap_or(u64::MAX);
+            (args.daemon, Request::Upgrade { binary: absolute(args.binary)?, within_ms })
         }
         Verb::Stop(args) if !args.no_wait => return stop_daemon(&args, &paths),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
@@ -386,9 +390,6 @@ fn name_known_verbs(why: &mut clap::Error, words: &[OsString]) {
 
 fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    if VERBS_PLANNED.contains(&word.as_str()) {
-        return Failure::usage(format!("`blockwire {word}` is not implemented yet; see `blockwire --help`"));
-    }
     let command = Cli::command();
     let verbs: Vec<&str> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();

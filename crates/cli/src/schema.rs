@@ -84,6 +84,7 @@ fn add_daemon_verbs(verbs: &mut Map<String, Value>, generator: &mut SchemaGenera
     add::<diagnosis::DiagnosisReport>(verbs, generator, &["doctor (no URL)"]);
     add::<report::BackupReport>(verbs, generator, &["backup"]);
     add::<report::RestoreReport>(verbs, generator, &["restore"]);
+    add::<report::UpgradeReport>(verbs, generator, &["upgrade"]);
     add::<report::StoppingReport>(verbs, generator, &["stop"]);
     add::<report::AttachmentReport>(verbs, generator, &["attach --daemon"]);
 }

@@ -53,18 +53,18 @@ fn wrong_usage_is_exit_2_and_says_what_was_meant() {
     check("serve --io magic", 2, "", "auto, uring, epoll");
     check("volume resize a 5Q", 2, "", "is not a size");
     check("connection show x", 2, "", "invalid");
+    check("upgrade --within 5q", 2, "", "expected a time");
 }
 
 #[test]
-fn what_is_not_built_is_a_usage_error() {
-    check("upgrade", 2, "", "is not implemented yet");
+fn a_source_that_names_nothing_is_a_usage_error() {
     check("serve --volume a=rbd:p", 2, "", "does not name an image");
 }
 
 #[test]
 fn without_a_daemon_every_verb_says_where_it_looked() {
     let verbs = "status, top --once, stop, volume list, connection list --json, session list, target list, shard list, \
-        subsystem list, host list, reservation list, path list, plan, apply x.toml, rollback";
+        subsystem list, host list, reservation list, path list, plan, apply x.toml, rollback, upgrade";
     for verb in verbs.split(", ") {
         check(
             &format!("{verb} --control none.sock"),

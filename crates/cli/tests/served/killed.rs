@@ -25,13 +25,13 @@ const LEN: usize = BLOCKS as usize * 512;
 const SLOTS: u64 = 64;
 
 /// A connection with one command at a time.
-enum Connection {
+pub enum Connection {
     Iscsi(Box<Initiator>),
     Nvme(Host),
 }
 
 impl Connection {
-    fn open(daemon: &Daemon, scsi: bool, number: u8) -> Connection {
+    pub fn open(daemon: &Daemon, scsi: bool, number: u8) -> Connection {
         if scsi {
             // A port of its own: a second login of the same would end the first one's session.
             let isid = Isid::random([1, 2, 3], u16::from(number) + 1);
@@ -93,19 +93,19 @@ fn contents(lba: u64, version: u64) -> Vec<u8> {
 }
 
 /// What one connection writes, in a part of the volume that no other writes.
-struct Load {
-    number: u8,
-    scsi: bool,
+pub struct Load {
+    pub number: u8,
+    pub scsi: bool,
     /// What was answered last, by places.
     versions: Vec<u64>,
     /// A write that has no answer: its place and version.
     asked: Option<(u64, u64)>,
     last: u64,
-    answered: u64,
+    pub answered: u64,
 }
 
 impl Load {
-    fn new(number: u8) -> Load {
+    pub fn new(number: u8) -> Load {
         let scsi = number.is_multiple_of(2);
         Load { number, scsi, versions: vec![0; SLOTS as usize], asked: None, last: 0, answered: 0 }
     }
@@ -116,29 +116,25 @@ impl Load {
 
     /// Writes, reads and flushes until the connection breaks.
     fn run(&mut self, mut over: Connection) {
-        loop {
-            self.last += 1;
-            // An odd number: every place comes, in an order of its own.
-            let (slot, version) = (self.last * 23 % SLOTS, self.last);
-            self.asked = Some((slot, version));
-            if over
-                .write(self.lba(slot), &contents(self.lba(slot), version), version.is_multiple_of(8))
-                .is_err()
-            {
-                return;
-            }
-            self.asked = None;
-            self.versions[slot as usize] = version;
-            self.answered += 1;
-            let other = (slot + 7) % SLOTS;
-            if version.is_multiple_of(5) {
-                let Ok(found) = over.read(self.lba(other)) else { return };
-                self.compare(other, &found);
-            }
-            if version.is_multiple_of(16) && over.flush().is_err() {
-                return;
-            }
+        while self.step(&mut over).is_ok() {}
+    }
+
+    /// One write, and now and then a read of another place, or a flush.
+    pub fn step(&mut self, over: &mut Connection) -> io::Result<()> {
+        self.last += 1;
+        // An odd number: every place comes, in an order of its own.
+        let (slot, version) = (self.last * 23 % SLOTS, self.last);
+        self.asked = Some((slot, version));
+        over.write(self.lba(slot), &contents(self.lba(slot), version), version.is_multiple_of(8))?;
+        self.asked = None;
+        self.versions[slot as usize] = version;
+        self.answered += 1;
+        let other = (slot + 7) % SLOTS;
+        if version.is_multiple_of(5) {
+            let found = over.read(self.lba(other))?;
+            self.compare(other, &found);
         }
+        if version.is_multiple_of(16) { over.flush() } else { Ok(()) }
     }
 
     fn compare(&self, slot: u64, found: &[u8]) {
@@ -162,7 +158,7 @@ impl Load {
     }
 
     /// After a start: every place is what it was told to be.
-    fn verify(&mut self, over: &mut Connection) {
+    pub fn verify(&mut self, over: &mut Connection) {
         for slot in 0..SLOTS {
             let found = over.read(self.lba(slot)).expect("a daemon that was started serves");
             self.compare(slot, &found);

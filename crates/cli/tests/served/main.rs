@@ -32,6 +32,7 @@ mod sandbox;
 mod snapshot;
 mod stripe;
 mod tls;
+mod upgrade;
 mod verbs;
 mod visible;
 mod volumes;

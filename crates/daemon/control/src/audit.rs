@@ -123,6 +123,10 @@ impl RequestClass {
             Request::Rollback => of("rollback", "configuration", None, None),
             // It changes nothing, but gives secrets away.
             Request::Backup => of("backup", "state directory", None, None),
+            Request::Upgrade { binary, .. } => {
+                let binary = binary.as_ref().map(|binary| binary.display().to_string());
+                of("upgrade", binary.as_deref().unwrap_or("the daemon's own binary"), None, None)
+            }
             Request::Stop { now } => {
                 of("stop", "daemon", None, Some(if *now { "at once" } else { "in order" }.to_owned()))
             }

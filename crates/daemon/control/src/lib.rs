@@ -20,6 +20,7 @@
     )
 )]
 
+pub mod accept_gate;
 mod audit;
 pub mod client;
 pub mod rates;
@@ -40,8 +41,8 @@ use crate::{
     report::{
         AttachmentReport, ConnectionReport, GatewayGroupReport, HostBlockReport, HostReport,
         ObservationReport, ReservationReport, SessionReport, ShardReport, SnapshotReport, StatusReport,
-        SubsystemReport, TargetReport, TargetSettingsReport, TargetSwitchReport, VolumePathReport,
-        VolumeReport, line::LineReport, plan::PlanReport,
+        SubsystemReport, TargetReport, TargetSettingsReport, TargetSwitchReport, UpgradeReport,
+        VolumePathReport, VolumeReport, line::LineReport, plan::PlanReport,
     },
     secret_bytes::SecretBytes,
     secret_url::SecretUrl,
@@ -275,6 +276,13 @@ pub enum Request {
     Rollback,
     /// All records of the state directory and the configuration, as they are at one moment.
     Backup,
+    /// Let another process serve: this binary, or a new one.
+    Upgrade {
+        /// The binary; `None`: that of the daemon, as it is on disk now.
+        binary: Option<PathBuf>,
+        /// How long commands may take that are in work.
+        within_ms: u64,
+    },
     /// The daemon itself.
     Status,
     /// End the daemon.
@@ -404,6 +412,8 @@ pub enum Answer {
     Backup(SecretBytes),
     /// The daemon.
     Status(StatusReport),
+    /// Another process serves.
+    Upgraded(UpgradeReport),
     /// The daemon is stopping; its process number, so that a script can wait for its end.
     Stopping {
         /// The process.

@@ -468,3 +468,31 @@ pub struct SandboxReport {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lacks: Vec<String>,
 }
+
+/// What went to another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UpgradeReport {
+    /// The process that serves now.
+    pub pid: u32,
+    /// iSCSI sessions that it goes on with.
+    pub sessions: usize,
+    /// NVMe queues that it goes on with.
+    pub queues: usize,
+    /// Connections that were closed.
+    pub left: Vec<LeftConnectionReport>,
+    /// For how long nothing was served, in milliseconds.
+    pub pause_ms: u64,
+}
+
+/// A connection that could not move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftConnectionReport {
+    /// Where it came from.
+    pub peer: std::net::SocketAddr,
+    /// The initiator or host, if it had said who it is.
+    pub initiator: Option<String>,
+    /// The target or subsystem.
+    pub target: Option<String>,
+    /// Why it could not.
+    pub why: String,
+}

@@ -1,5 +1,7 @@
 //! The daemon's end of the control socket.
 
+mod hand_over;
+
 use std::{
     fs,
     io::{self, BufReader, Write},
@@ -16,6 +18,7 @@ use std::{
 
 use rustix::fs::Mode;
 
+use super::accept_gate::AcceptGate;
 use super::audit::AuditedChange;
 use super::{
     Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome,
@@ -57,10 +60,11 @@ pub trait ControlService: Send + Sync + 'static {
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of its inode.
-    inode: (u64, u64),
+    /// Device and number of its inode, if it is ours to remove.
+    inode: Option<(u64, u64)>,
     /// Who may look, beside this user and root.
     readers: Option<ReaderGroup>,
+    gate: AcceptGate,
 }
 
 impl ControlSocket {
@@ -116,7 +120,13 @@ impl ControlSocket {
             let _ = fs::remove_file(&new);
             failed("place", why)
         })?;
-        Ok(ControlSocket { listener, path: path.to_owned(), inode, readers })
+        Ok(ControlSocket {
+            listener,
+            path: path.to_owned(),
+            inode: Some(inode),
+            readers,
+            gate: AcceptGate::default(),
+        })
     }
 
     /// Where it is.
@@ -128,11 +138,12 @@ impl ControlSocket {
     /// holds (locks, files) goes when its owner lets go, whatever clients are connected.
     pub fn serve(&self, service: &Arc<dyn ControlService>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
-        let service = Arc::downgrade(service);
+        listener.set_nonblocking(true)?;
+        let (service, gate) = (Arc::downgrade(service), self.gate.clone());
         let guard = self.readers.clone().map(|readers| (readers, self.path.clone()));
-        thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || accept_clients(&listener, &service, |peer| client_right(peer, guard.as_ref())))?;
+        thread::Builder::new().name("control".to_owned()).spawn(move || {
+            accept_clients(&listener, &gate, &service, |peer| client_right(peer, guard.as_ref()));
+        })?;
         Ok(())
     }
 }
@@ -140,7 +151,7 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         // Another daemon may have replaced it: that one is not ours to remove.
-        if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| Some((meta.dev(), meta.ino())) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -178,13 +189,14 @@ fn client_right(peer: PeerProcess, readers: Option<&(ReaderGroup, PathBuf)>) -> 
 
 fn accept_clients(
     listener: &UnixListener,
+    gate: &AcceptGate,
     service: &Weak<dyn ControlService>,
     right_of: impl Fn(PeerProcess) -> Option<ClientRight>,
 ) {
     let slots = Arc::new(ClientSlots::default());
     loop {
-        let (stream, right) = match listener.accept() {
-            Ok((stream, _)) => match PeerProcess::of(&stream).ok().and_then(&right_of) {
+        let (stream, right) = match gate.accept(listener) {
+            Ok(stream) => match PeerProcess::of(&stream).ok().and_then(&right_of) {
                 Some(right) => (stream, right),
                 // The socket's mode keeps them out; this, if somebody changes the mode.
                 None => continue,

@@ -18,11 +18,13 @@ mod resize;
 mod sessions;
 mod snapshot;
 mod targets;
+mod upgrade;
 mod volume_reports;
 mod volumes;
 
 pub use configuration::{Configuration, PlanBuilder};
 pub use targets::PlanReader;
+pub use upgrade::ProcessParts;
 pub use volumes::FailedVolume;
 
 use limits::RateChange;
@@ -70,6 +72,8 @@ pub struct Daemon {
     sandbox: SandboxReport,
     /// What can be applied while the daemon runs, and what is in force.
     configuration: Option<Mutex<Configuration>>,
+    /// What another process needs of this one, if it is the daemon's own.
+    process: Option<ProcessParts>,
 }
 
 /// What is served, and all changes to it: volumes are created, resized, retried and deleted here.
@@ -200,6 +204,7 @@ impl Daemon {
             again,
             configuration,
             sandbox,
+            process: None,
         }
     }
 
@@ -220,6 +225,12 @@ impl Daemon {
     #[must_use]
     pub fn sandboxed(self, sandbox: SandboxReport) -> Self {
         Daemon { sandbox, ..self }
+    }
+
+    /// With what another process needs of this one.
+    #[must_use]
+    pub fn in_process(self, process: ProcessParts) -> Self {
+        Daemon { process: Some(process), ..self }
     }
 
     /// With volumes that should be served and cannot be.
@@ -399,6 +410,9 @@ impl ControlService for Daemon {
             Request::Apply { file } => Answer::Plan(Box::new(self.apply_file(file.as_deref())?)),
             Request::Rollback => Answer::Plan(Box::new(self.rollback()?)),
             Request::Backup => Answer::Backup(self.backup()?),
+            Request::Upgrade { binary, within_ms } => {
+                Answer::Upgraded(self.upgrade(binary, Duration::from_millis(within_ms))?)
+            }
             Request::Status => Answer::Status(self.status_report()?),
             Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
         })
@@ -408,6 +422,11 @@ impl ControlService for Daemon {
         // Only now, so that the reply is sent before the process may exit.
         if let (Request::Stop { now }, true) = (request, done) {
             self.stopping.request_stop(if *now { StopMode::Now } else { StopMode::Clean });
+        }
+        if let (Request::Upgrade { .. }, true) = (request, done) {
+            // Another process serves. Nothing is closed in order here: sockets and files are its as well.
+            process::log::flush();
+            std::process::exit(Exit::Success as i32);
         }
     }
 }

@@ -35,12 +35,15 @@ mod remote;
 pub mod serve;
 pub mod state;
 pub mod store;
+pub mod upgrade;
 
 use std::{
     collections::HashMap,
     fmt,
     net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
     sync::Arc,
+    time::Duration,
 };
 
 use crate::{
@@ -49,6 +52,7 @@ use crate::{
     flight_files::FlightFiles,
     state::{StateDir, blocked_hosts::BlockedNames},
     store::Store,
+    upgrade::{HandOverError, HandedOver, Predecessor, Successor},
 };
 use shard::{OtherGateway, RateLimits};
 
@@ -261,6 +265,16 @@ pub trait Engine: Send + Sync {
     /// The operator takes note that what was written to the volume may be lost: once its files can be synced, hosts may
     /// write again.
     fn acknowledge_sync_failure(&self, volume: &Store) -> Result<(), EngineError>;
+    /// What is listened on: number, report and socket of each, in the order of the plan's portals.
+    fn duplicate_listeners(&self) -> Result<Vec<(u16, ListenerReport, OwnedFd)>, EngineError> {
+        Err(EngineError::Unsupported("this data path cannot be handed over".to_owned()))
+    }
+    /// Comes to rest within this time and hands everything that is served to another process. After an error all goes on
+    /// as if nothing had happened. After it has gone well nothing is served here any more, and the process is to end at
+    /// once, without closing anything.
+    fn hand_over(&self, _to: &mut Successor, _within: Duration) -> Result<HandedOver, HandOverError> {
+        Err(HandOverError::Blocked("this data path cannot be handed over".to_owned()))
+    }
     /// Stops; returns when all is done. False: not everything that was written is on stable storage, though the
     /// stop was to be clean. A second call with [`StopMode::Now`] ends a clean stop early.
     fn stop(&self, how: StopMode) -> bool;
@@ -313,4 +327,6 @@ pub struct EngineParams<'a> {
     pub flight: FlightFiles,
     /// How the data path has the daemon stop, when it cannot go on.
     pub stopping: Arc<StopSignal>,
+    /// The process that serves them until now, if there is one.
+    pub predecessor: Option<&'a Predecessor>,
 }

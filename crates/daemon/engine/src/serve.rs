@@ -6,8 +6,10 @@
 
 pub mod args;
 pub mod check;
+mod ending;
 mod resolve;
 mod sandboxing;
+mod taking_over;
 
 use std::{
     collections::HashMap,
@@ -19,7 +21,7 @@ use std::{
 };
 
 use crate::{
-    Engine, EngineError, EngineParams, StopMode, connect_hints,
+    Engine, EngineError, EngineParams, connect_hints,
     daemon::{
         Configuration, Daemon, FailedVolume, PlanBuilder, PlanReader, StopSignal,
         absent_volumes::{RemoteProbes, RepeatedProbe},
@@ -35,7 +37,8 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{ProbeNeeds, ProbeResult, StorageInUse, Store, open_files_ahead},
+    store::{ProbeNeeds, ProbeResult, StorageInUse, Store, handed, open_files_ahead},
+    upgrade::Predecessor,
 };
 use config::{
     ConfigFiles,
@@ -59,7 +62,7 @@ use process::{
     log,
     paths::DefaultPaths,
 };
-use recovery::attachments::{self, Attachments};
+use recovery::attachments;
 
 use self::{
     args::ServeArgs,
@@ -95,7 +98,12 @@ pub fn serve(
     ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
 ) -> Result<Exit, Failure> {
-    let ended = run(args, paths, launch, ending, out);
+    let predecessor = Predecessor::from_environment()
+        .map_err(|why| Failure::failed(format!("cannot take over from the daemon that serves: {why}")))?;
+    let ended = run(args, paths, launch, ending, (predecessor.as_ref(), out));
+    if let (Some(predecessor), Err(failure)) = (&predecessor, &ended) {
+        predecessor.refuse(&failure.to_string());
+    }
     // However it has ended: an image that stays locked is refused at the next start.
     let has_closed = rbd::close_all(IMAGES_CLOSE);
     if !has_closed {
@@ -121,9 +129,12 @@ fn run(
     paths: &DefaultPaths,
     launch: &Launch,
     ending: &Arc<StopSignal>,
-    out: Box<dyn Write + Send>,
+    (predecessor, out): (Option<&Predecessor>, Box<dyn Write + Send>),
 ) -> Result<Exit, Failure> {
-    let Configured { state, files, draft, lines, warnings: early } = configured(args, paths)?;
+    let Configured { state, files, draft, lines, warnings: early } = configured(args, paths, predecessor)?;
+    if let Some(predecessor) = predecessor {
+        handed::set_handed_files(predecessor.take_files());
+    }
     let sink = Sink::default();
     let (created, mut unserved) = restore_recorded(volumes::load_volumes(&state).map_err(Failure::failed)?);
     let plan = resolve_plan(draft, args, names_file(args, paths, &files), created, &sink);
@@ -138,9 +149,10 @@ fn run(
     descriptors::raise_limit(sessions.into(), descriptors::volume_file_count(&plan));
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
-    let http = plan.http.map(bind_http).transpose()?;
+    let http = plan.http.map(|address| taking_over::bind_http(address, predecessor)).transpose()?;
     let readers = plan.control_group.as_deref().map(ReaderGroup::find).transpose()?;
-    let socket = ControlSocket::bind(args.control.as_deref().unwrap_or(&paths.control), readers)?;
+    let place = args.control.as_deref().unwrap_or(&paths.control);
+    let mut socket = taking_over::open_control_socket(place, readers, predecessor)?;
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan));
@@ -152,15 +164,22 @@ fn run(
         state: state.clone(),
         flight: flight.clone(),
         stopping: ending.clone(),
+        predecessor,
     };
     let engine = match (launch.start)(params) {
         Ok(engine) => engine,
+        // All that is there is the other's, and it serves on.
+        Err(why) if predecessor.is_some() => return Err(Failure::failed(why)),
         Err(why) => {
             flight.discard();
             discard_stores(stores, &mut identities, &state);
             return Err(Failure::failed(why));
         }
     };
+    if predecessor.is_some() {
+        state.note_serving();
+        socket.take_over();
+    }
     for (name, why) in engine.unserved_volumes() {
         for store in stores.extract_if(.., |store| store.volume.name == name) {
             unserved.push(FailedVolume::open_failed(&store.volume, &why));
@@ -184,7 +203,8 @@ fn run(
     let daemon = daemon
         .sandboxed(sandbox)
         .with_unserved(unserved)
-        .with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)));
+        .with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)))
+        .in_process(taking_over::process_parts(&socket, http.as_ref()).map_err(Failure::failed)?);
     let daemon = match args.chiscsi {
         Some(_) => daemon,
         None => daemon.configured(Configuration {
@@ -211,7 +231,7 @@ fn run(
     let daemon: Arc<dyn ControlService> = daemon;
     socket.serve(&daemon).map_err(thread_failure)?;
     announce_ready(&hint, &listeners, http.as_ref(), &socket, out);
-    let exit = wait_and_stop(&engine, &attachments, ending, &held);
+    let exit = ending::wait_and_stop(&engine, &attachments, ending, &held);
     flight.note_end();
     Ok(exit)
 }
@@ -252,7 +272,11 @@ struct Configured {
 
 /// Reads the files, or what was applied since they were written, and takes the state directory. Errors of the files end
 /// this before the state directory is touched, unless it holds what is to be read instead.
-fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Failure> {
+fn configured(
+    args: &ServeArgs,
+    paths: &DefaultPaths,
+    predecessor: Option<&Predecessor>,
+) -> Result<Configured, Failure> {
     let mut sink = Sink::default();
     let file = config_file(args, paths);
     let mut files = file.map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
@@ -265,7 +289,11 @@ fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Fail
     }
     let waits =
         |why: &StateError| tracing::info!(target: area::SERVE, %why, "waiting for another daemon to stop");
-    let state = StateDir::open_when_free(place, waits).map_err(Failure::failed)?;
+    let state = match predecessor {
+        Some(predecessor) => StateDir::adopt(place, predecessor.state_lock().map_err(Failure::failed)?),
+        None => StateDir::open_when_free(place, waits),
+    };
+    let state = state.map_err(Failure::failed)?;
     let applied = if may_be_replaced { AppliedConfiguration::load(&state) } else { Ok(None) };
     if let Some(applied) = applied.map_err(Failure::failed)? {
         let written = files.clone().absolute();
@@ -367,12 +395,6 @@ fn restore_recorded(all: Vec<VolumeRecord>) -> (Vec<Volume>, Vec<FailedVolume>) 
         }
     }
     (created, unserved)
-}
-
-/// Binds the address of metrics: an address that cannot be had ends the start.
-fn bind_http(address: std::net::SocketAddr) -> Result<MetricsListener, Failure> {
-    MetricsListener::bind(address)
-        .map_err(|why| Failure::failed(format!("cannot listen on {address} for metrics (http): {why}")))
 }
 
 fn thread_failure(why: std::io::Error) -> Failure {
@@ -525,58 +547,13 @@ fn announce_ready(
         text.push_str(&format!("listening http {}\n", http.bound_address()));
     }
     text.push_str("ready\n");
-    notify_systemd(&[sd_notify::NotifyState::Ready]);
+    ending::notify_systemd(&[sd_notify::NotifyState::Ready]);
     let mut out = out;
     // A script that has closed our stdout wants no more of it, but still wants the daemon. One that does not read it
     // must not keep us from hearing that we are to stop.
     let tell = move || drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     if let Err(why) = thread::Builder::new().name("stdout".to_owned()).spawn(tell) {
         tracing::warn!(target: area::SERVE, %why, "cannot write to stdout that the daemon is ready");
-    }
-}
-
-/// Waits for the end and goes through it: cleanly, or at once when asked twice. It succeeds if all that was written
-/// is safe.
-fn wait_and_stop(
-    engine: &Arc<dyn Engine>,
-    attachments: &Arc<Attachments>,
-    ending: &StopSignal,
-    state: &StateDir,
-) -> Exit {
-    let how = ending.wait();
-    state.note_stopping();
-    notify_systemd(&[sd_notify::NotifyState::Stopping]);
-    tracing::info!(target: area::SERVE, how = if how == StopMode::Now { "at once" } else { "in order" }, "stopping");
-    if how == StopMode::Now {
-        engine.stop(StopMode::Now);
-        let is_lost = engine.group().is_some_and(|group| group.lost().is_some());
-        return if is_lost { Exit::Failure } else { Exit::Success };
-    }
-    let (stopping, attachments) = (engine.clone(), attachments.clone());
-    let stop = move || {
-        // They may be of volumes that are served here.
-        attachments.detach_all();
-        stopping.stop(StopMode::Clean)
-    };
-    let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(stop) else {
-        engine.stop(StopMode::Now);
-        return Exit::Failure;
-    };
-    if ending.wait_for_immediate_stop(|| clean.is_finished()) {
-        tracing::warn!(target: area::SERVE, "stopping immediately: commands in flight are lost");
-        engine.stop(StopMode::Now);
-        return Exit::Failure;
-    }
-    match clean.join() {
-        Ok(true) => Exit::Success,
-        Ok(false) | Err(_) => Exit::Failure,
-    }
-}
-
-/// Without systemd there is nobody to tell, which is no mistake.
-fn notify_systemd(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(why) = sd_notify::notify(state) {
-        tracing::warn!(target: area::SERVE, %why, "cannot notify systemd");
     }
 }
 

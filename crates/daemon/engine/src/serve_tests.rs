@@ -6,6 +6,7 @@ use std::{fs, io, path::PathBuf, time::Duration};
 use clap::Parser;
 
 use super::*;
+use crate::StopMode;
 use config::plan::{ExportPlan, Portal};
 use control::{
     Answer, Request, client,

@@ -6,6 +6,7 @@
 
 mod device;
 mod file;
+pub mod handed;
 mod in_use;
 mod known_uuid;
 mod open_ahead;

@@ -7,6 +7,7 @@
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -73,6 +74,23 @@ impl MetricsListener {
         let socket = TcpListener::bind(address)?;
         let address = socket.local_addr()?;
         Ok(MetricsListener { socket, address, ended: Arc::default() })
+    }
+
+    /// The socket of a daemon that hands over to this process.
+    ///
+    /// # Errors
+    /// It is no such socket.
+    pub fn adopt(socket: TcpListener) -> io::Result<Self> {
+        let address = socket.local_addr()?;
+        Ok(MetricsListener { socket, address, ended: Arc::default() })
+    }
+
+    /// The socket, for a process that takes over.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.try_clone()?.into())
     }
 
     /// Where it is, with the port that the system chose.

@@ -49,6 +49,7 @@ const WRITING: &[(&str, &str)] = &[
     ("rollback", "a_configuration_that_is_refused_changes_nothing"),
     ("backup", "what_cannot_be_backed_up_or_restored_is_refused_and_nothing_is_changed"),
     ("restore", "what_cannot_be_backed_up_or_restored_is_refused_and_nothing_is_changed"),
+    ("upgrade", "a_binary_that_does_not_take_over_leaves_the_old_one_serving"),
     ("man", "pages_that_cannot_be_written_leave_what_is_there"),
 ];
 
@@ -74,6 +75,7 @@ fn each_verb_that_writes_has_its_test() {
     let source = concat!(
         include_str!("../refused.rs"),
         include_str!("../backup.rs"),
+        include_str!("../upgrade.rs"),
         include_str!("local_disks.rs"),
         include_str!("raw_commands.rs"),
         include_str!("resume_records.rs"),

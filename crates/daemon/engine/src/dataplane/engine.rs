@@ -1,6 +1,6 @@
 //! What the daemon asks of the data path, as the running shards do it.
 
-use std::time::Duration;
+use std::{os::fd::OwnedFd, time::Duration};
 
 use endpoint::ShardId;
 use shard::{ControlReport, ControlRequest, Message, NvmeMessage, OtherGateway, RateLimits};
@@ -17,7 +17,10 @@ use super::{
     shards::{ANSWER_TIMEOUT, CHANGE_TIMEOUT, LINGER_TIMEOUT, Shards, ids_exhausted},
 };
 use crate::{
-    Engine, EngineError, EngineObservation, StopMode, state::blocked_hosts::BlockedNames, store::Store,
+    Engine, EngineError, EngineObservation, StopMode,
+    state::blocked_hosts::BlockedNames,
+    store::Store,
+    upgrade::{HandOverError, HandedOver, Successor},
 };
 use config::{
     name::VolumeName,
@@ -281,7 +284,12 @@ impl Engine for Shards {
             Ok(ControlReport::Refused(refusal)) => {
                 Err(EngineError::Unsettled(refusal::refusal_text(name, &refusal)))
             }
-            Ok(ControlReport::NoVolume | ControlReport::Listing(_)) => Err(EngineError::Lingers),
+            Ok(
+                ControlReport::NoVolume
+                | ControlReport::Listing(_)
+                | ControlReport::Saved(_)
+                | ControlReport::NotAtRest(_),
+            ) => Err(EngineError::Lingers),
             Err(why) => Err(EngineError::Unsettled(why.to_string())),
         }
     }
@@ -315,6 +323,14 @@ impl Engine for Shards {
         medium.acknowledge_sync_failures(&failures);
         shared.acknowledge_sync_failure();
         Ok(())
+    }
+
+    fn duplicate_listeners(&self) -> Result<Vec<(u16, ListenerReport, OwnedFd)>, EngineError> {
+        self.duplicate_open_listeners()
+    }
+
+    fn hand_over(&self, to: &mut Successor, within: Duration) -> Result<HandedOver, HandOverError> {
+        self.hand_over_to(to, within)
     }
 
     fn stop(&self, how: StopMode) -> bool {

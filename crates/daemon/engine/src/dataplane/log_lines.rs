@@ -415,6 +415,12 @@ impl Endpoint for LoggedShard {
     fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Message>)> {
         self.shard.poll_departure()
     }
+    fn poll_halt(&mut self) -> Option<LinkId> {
+        self.shard.poll_halt()
+    }
+    fn handle_send_cut(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp, written: usize) {
+        self.shard.handle_send_cut(cx, link, op, written);
+    }
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
         loop {
             match (self.shard.poll_message()?, &self.group) {

@@ -6,8 +6,8 @@ use backends::{FileBackend, FileDisk, LegBackend, NullBackend, Stripe};
 use reactor::DiskSource;
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{
-    AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, SharedGateState, Uuid, View,
-    VolumeFacts, VolumeId, VolumeOwner,
+    AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, RunningVolume, SharedGateState,
+    Uuid, View, VolumeFacts, VolumeId, VolumeOwner,
 };
 
 use super::{
@@ -277,7 +277,7 @@ impl Medium {
         shards: u16,
         oui: Option<[u8; 3]>,
         (state, renumbering): (&StateDir, &dyn Fn() -> PortRenumbering),
-        usage: &AllocationWatcher,
+        (usage, running): (&AllocationWatcher, Option<&RunningVolume>),
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
         let refuse = |why: String| EngineError::Record(format!("volume \"{name}\": {why}"));
@@ -298,22 +298,41 @@ impl Medium {
         if store.slot.is_some() {
             return self.group_specs(&Arc::new(facts), store, shards);
         }
+        let persist = store.volume.spec.persist;
+        let shared = SharedGateState::new(shards);
+        if let Some(running) = running {
+            let (facts_of, geometry) = (facts.clone(), self.geometry());
+            let home = VolumeOwner::restore_running(facts_of, geometry, shards, persist, running, &shared);
+            let home = home.map_err(|why| refuse(why.to_string()))?;
+            return Ok(self.specs_around(store, facts, home, (shared, shards), usage));
+        }
         let record = record_name(store);
         let saved = state.read_record(&record).map_err(|why| refuse(why.to_string()))?;
         let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, &renumbering())).transpose();
         let restored = saved.and_then(|saved| {
-            let persist = store.volume.spec.persist;
             VolumeOwner::restore(facts.clone(), self.geometry(), shards, persist, saved.as_deref())
         });
-        let mut home = restored.map_err(|why| {
+        let home = restored.map_err(|why| {
             refuse(format!(
                 "{record} in the state directory is damaged ({why}); restore it, or move it away if its \
                  reservations and bad blocks may be lost"
             ))
         })?;
-        let (facts, shared, view) = (Arc::new(facts), SharedGateState::new(shards), home.view().clone());
         // Whether hosts were to be let out of a sanitize that failed was not recorded: only another one heals it.
-        shared.restrict_sanitize_exit(view.owes_sanitize);
+        shared.restrict_sanitize_exit(home.view().owes_sanitize);
+        Ok(self.specs_around(store, facts, home, (shared, shards), usage))
+    }
+
+    /// What each shard is told of a volume whose home is made.
+    fn specs_around(
+        &self,
+        store: &Store,
+        facts: VolumeFacts,
+        mut home: VolumeOwner,
+        (shared, shards): (SharedGateState, u16),
+        usage: &AllocationWatcher,
+    ) -> Vec<VolumeSpec> {
+        let (id, facts, view) = (facts.id, Arc::new(facts), home.view().clone());
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
         if let Some(limit) = store.queue_timeout() {
             shared.set_queue_timeout(limit);
@@ -336,7 +355,7 @@ impl Medium {
             home: if shard == at.0 { home.take() } else { None },
             in_group: false,
         };
-        Ok((0..shards).map(spec).collect())
+        (0..shards).map(spec).collect()
     }
 
     /// The same of a volume that a group of gateways serves: its authority is made when this one owns it.

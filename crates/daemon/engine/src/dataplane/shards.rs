@@ -79,7 +79,7 @@ impl Shards {
         std::mem::replace(&mut *self.frame.write().unwrap_or_else(PoisonError::into_inner), settings)
     }
 
-    fn shard_ids(&self) -> impl Iterator<Item = ShardId> + use<> {
+    pub(super) fn shard_ids(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..self.running.shard_count()).map(ShardId)
     }
 
@@ -98,7 +98,7 @@ impl Shards {
     }
 
     /// Asks every shard, then waits for all answers, in shard order.
-    fn request_all(
+    pub(super) fn request_all(
         &self,
         control: impl Fn() -> ControlRequest,
         patience: Duration,
@@ -121,7 +121,11 @@ impl Shards {
         let reports = self.request_all(|| ControlRequest::List, ANSWER_TIMEOUT)?;
         let listing = |report| match report {
             ControlReport::Listing(listing) => Some(*listing),
-            ControlReport::Done | ControlReport::Refused(_) | ControlReport::NoVolume => None,
+            ControlReport::Done
+            | ControlReport::Refused(_)
+            | ControlReport::NoVolume
+            | ControlReport::Saved(_)
+            | ControlReport::NotAtRest(_) => None,
         };
         Ok(reports.into_iter().filter_map(listing).collect())
     }
@@ -152,7 +156,9 @@ impl Shards {
                 Err(EngineError::Unsupported(refusal::refusal_text(name, &refusal)))
             }
             ControlReport::NoVolume => Err(EngineError::Lingers),
-            ControlReport::Listing(_) => Err(EngineError::Stopped),
+            ControlReport::Listing(_) | ControlReport::Saved(_) | ControlReport::NotAtRest(_) => {
+                Err(EngineError::Stopped)
+            }
         }
     }
 
@@ -169,7 +175,11 @@ impl Shards {
             let shard = ShardId((home.0 + turn as u16) % shards);
             match self.request(shard, ControlRequest::AddVolume(Box::new(spec)), ANSWER_TIMEOUT)? {
                 ControlReport::Done => {}
-                ControlReport::Refused(_) | ControlReport::NoVolume | ControlReport::Listing(_) => {
+                ControlReport::Refused(_)
+                | ControlReport::NoVolume
+                | ControlReport::Listing(_)
+                | ControlReport::Saved(_)
+                | ControlReport::NotAtRest(_) => {
                     let why = format!("shard {} still has another volume in this one's place", shard.0);
                     return Err(EngineError::Start(why));
                 }
@@ -232,7 +242,7 @@ impl Shards {
             let medium = Medium::of(store, &disks, shards, (&self.notes, id))?;
             let renumbering = || catalog.port_renumbering(&store.volume.name, &self.frame());
             let records = (&*self.state, &renumbering as &dyn Fn() -> _);
-            let specs = medium.shard_specs(store, id, shards, self.oui, records, &self.usage)?;
+            let specs = medium.shard_specs(store, id, shards, self.oui, records, (&self.usage, None))?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))
         };

@@ -5,12 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, mpsc::channel},
     thread,
 };
 
 use ::group::RestartCause;
-use endpoint::{Endpoint, ShardId};
+use endpoint::{Endpoint, ListenerId, ShardId};
 use reactor::{IoKind, Reactor, SpawnError};
 use shard::{ControlRequest, Message, Shard, VolumeSpec};
 use volume::DiskId;
@@ -27,6 +27,7 @@ use super::{
     reactor_settings,
     shards::{Shards, ids_exhausted},
     sync_failures::{self, SyncFailureNotes},
+    taken_over::TakenOver,
 };
 use crate::{
     Engine, EngineError, EngineParams, StopMode,
@@ -39,9 +40,15 @@ use process::log::area;
 
 /// Starts the shards.
 pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    let EngineParams { plan, volumes, state, flight, stopping } = start;
+    let EngineParams { plan, volumes, state, flight, stopping, predecessor } = start;
     let mut config = reactor_settings::reactor_config(plan);
     let shards = reactor_settings::shard_count(plan);
+    let taken = predecessor.map(|predecessor| TakenOver::begin(predecessor, plan, shards)).transpose()?;
+    if taken.is_some() {
+        // Nothing is accepted before the old process has let go.
+        config.listeners.clear();
+    }
+    let target = taken.as_ref().map(|taken| taken.target.clone());
     let mut frame = FixedSettings::of(plan);
     frame.replace_operator_blocks(
         blocked_hosts::load(&state).map_err(|why| EngineError::Start(why.to_string()))?,
@@ -78,7 +85,8 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
                 catalog.target_ports.renumbering_for(leading, frame.port_numbers())
             };
             let records = (&*state, &renumbering as &dyn Fn() -> _);
-            let specs = medium.shard_specs(store, id, shards, plan.oui, records, &usage)?;
+            let running = target.as_ref().and_then(|target| target.running_volume(uuid_of(store)));
+            let specs = medium.shard_specs(store, id, shards, plan.oui, records, (&usage, running))?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))
         });
@@ -98,13 +106,22 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
             Err(why) => return Err(why),
         }
     }
+    if let Some(taken) = &taken {
+        taken.check_volumes(&catalog)?;
+    }
     let cores = config.cores.clone();
     frame.resolve_placement(&plan.placement, &cores).map_err(EngineError::Start)?;
     frame.assign_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
+    if let Some(taken) = &taken {
+        frame.set_addresses(&taken.addresses());
+    }
     let exports = catalog.build_exports(&frame);
     let (lines, written) = log_lines::log_line_channel();
     let specs = Mutex::new(specs);
     let joined = group.clone();
+    let (restored, restoring) = channel();
+    let numbers = taken.as_ref().map(TakenOver::listener_numbers).unwrap_or_default();
+    let carried = target.clone();
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
         let shard = Shard::new(id, shards, exports.clone());
         let mut shard = LoggedShard { shard, lines: lines.clone(), group: joined.clone() };
@@ -117,11 +134,20 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         for spec in own {
             shard.handle_message(cx, Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
         }
+        if let Some(target) = &carried {
+            let listener_of = |of: ListenerId| numbers.get(&of).copied();
+            // Who waits for it ends with the start.
+            let _ = restored.send(shard.shard.restore(cx, target, &listener_of));
+        }
         shard
     };
     let mut running = Reactor::spawn(config, factory).map_err(spawn_failed)?;
     log_io_engine(running.io_kind());
-    frame.set_addresses(running.addresses());
+    if let Some(taken) = &taken {
+        taken.wait_until_restored(&restoring, shards)?;
+    } else {
+        frame.set_addresses(running.addresses());
+    }
     let failed = |why: std::io::Error| EngineError::Start(why.to_string());
     let inbox = running.take_control_inbox().ok_or(EngineError::Stopped)?;
     let (running, requests) = (Arc::new(running), Arc::new(PendingRequests::default()));
@@ -171,8 +197,11 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         down_paths,
         group,
     };
-    // The ports that the system chose are known only now.
-    engine.publish_exports(&mut engine.lock_catalog())?;
+    match taken {
+        Some(taken) => taken.finish(&engine)?,
+        // The ports that the system chose are known only now.
+        None => engine.publish_exports(&mut engine.lock_catalog())?,
+    }
     Ok(Arc::new(engine))
 }
 
@@ -193,6 +222,11 @@ fn join_group(
         stopping.request_stop(StopMode::Now);
     };
     JoinedGroup::join(settings, plan, with, Box::new(lost)).map(|group| Some(Arc::new(group)))
+}
+
+/// As the shards know a volume.
+fn uuid_of(store: &Store) -> volume::Uuid {
+    volume::Uuid(*store.uuid.as_bytes())
 }
 
 /// Whether the others start though this volume cannot: what was created at run time can be deleted only while a

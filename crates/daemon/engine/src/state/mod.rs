@@ -27,7 +27,7 @@ use std::{
     fmt,
     fs::{self, File, TryLockError},
     io::{self, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -179,6 +179,31 @@ impl StateDir {
             }
             Err(TryLockError::Error(why)) => Err(failed("lock")(why)),
         }
+    }
+
+    /// The same with the lock of a daemon that hands over to this process.
+    pub fn adopt(path: &Path, lock: File) -> Result<Self, StateError> {
+        let dir =
+            OwnedDir::create_through_link(path, "--state").map_err(|why| StateError::Unsafe(why.message))?;
+        let name = dir.path().join("lock");
+        let failed = |why| StateError::Io { what: "look at", path: name.clone(), why };
+        let (named, held) = (fs::metadata(&name).map_err(failed)?, lock.metadata().map_err(failed)?);
+        if (named.dev(), named.ino()) != (held.dev(), held.ino()) {
+            let why =
+                format!("the daemon that hands over uses another state directory than {}", path.display());
+            return Err(StateError::Unsafe(why));
+        }
+        Ok(StateDir { path: dir.path().to_owned(), dir, lock, changes: Mutex::default() })
+    }
+
+    /// The lock, for a process that takes over.
+    pub fn duplicate_lock(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
+    /// Tells others that this process holds the directory.
+    pub fn note_serving(&self) {
+        self.write_status(SERVING_NOTE);
     }
 
     /// The same, but a daemon that is stopping, or was killed just now, is waited for. `waits` is called once if so.

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{
     CreatedFile, FindHolder, Store,
     file::{claim_file, clear_nonblocking, open_error, open_options},
+    handed,
     open_error::OpenErrorReason,
 };
 use crate::state::file_identity::FileIdentity;
@@ -28,8 +29,12 @@ pub(super) fn open_device(
     if !meta.file_type().is_block_device() {
         return Err(OpenErrorReason::NotADevice(path.to_owned()));
     }
-    let mut file =
-        open_options(volume).open(path).and_then(clear_nonblocking).map_err(|why| open_error(path, why))?;
+    let mut file = match handed::at(path) {
+        // It has the device for itself: to open it again would be refused.
+        Some(file) => Ok(file),
+        None => open_options(volume).open(path).and_then(clear_nonblocking),
+    }
+    .map_err(|why| open_error(path, why))?;
     // The open device is judged, not what its name led to before.
     let meta = file.metadata().map_err(failed("look at"))?;
     if !meta.file_type().is_block_device() {

@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
-use super::{CreatedFile, FindHolder, Store, open_error::OpenErrorReason};
+use super::{CreatedFile, FindHolder, Store, handed, open_error::OpenErrorReason};
 use crate::state::{file_identity::FileIdentity, sync_parent_directory};
 use config::{plan::Volume, spec::VolumeSource};
 use process::log::area;
@@ -58,6 +58,7 @@ pub(super) fn open_file(
         opened => (opened, created),
     };
     let file = file.and_then(clear_nonblocking).map_err(|why| open_error(path, why))?;
+    let file = handed::instead_of(file);
     // The open file is judged, not what its name led to before.
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
         return Err(OpenErrorReason::NotAFile(path.to_owned()));

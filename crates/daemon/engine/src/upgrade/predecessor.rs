@@ -1,0 +1,204 @@
+//! The process that served until now, as the one that takes over sees it: descriptors, what is served, and the commit.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use endpoint::{ListenerId, ShardId};
+
+use super::channel::Channel;
+use super::{ChannelError, HandOverMessage, OfferedListener, VARIABLE};
+use config::plan::{Plan, Portal};
+
+/// How long the old process may take to come to rest: more than any `--within`.
+const REST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Files of volumes that the old process had open: with its locks, and the kernel's notes of failed syncs.
+#[derive(Debug, Default)]
+pub struct HandedFiles {
+    files: HashMap<(u64, u64), File>,
+}
+
+impl HandedFiles {
+    fn of(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut files = HashMap::new();
+        for file in descriptors.into_iter().map(File::from) {
+            let facts = file.metadata()?;
+            files.insert((facts.dev(), facts.ino()), file);
+        }
+        Ok(HandedFiles { files })
+    }
+
+    /// Its descriptor of what a path leads to, if it has one.
+    pub fn at(&self, path: &Path) -> Option<File> {
+        let facts = std::fs::metadata(path).ok()?;
+        self.files.get(&(facts.dev(), facts.ino()))?.try_clone().ok()
+    }
+
+    /// The old process' descriptor of what `file` is, if it has one.
+    pub fn same_as(&self, file: &File) -> Option<File> {
+        let facts = file.metadata().ok()?;
+        self.files.get(&(facts.dev(), facts.ino()))?.try_clone().ok()
+    }
+}
+
+/// The sockets that came for each shard.
+type LinksByShard = Vec<(ShardId, Vec<OwnedFd>)>;
+
+/// The old process.
+#[derive(Debug)]
+pub struct Predecessor {
+    channel: Mutex<Channel>,
+    shards: u16,
+    state: File,
+    control: Mutex<Option<UnixListener>>,
+    metrics: Mutex<Option<TcpListener>>,
+    listeners: Vec<(OfferedListener, OwnedFd)>,
+    files: Mutex<HandedFiles>,
+}
+
+impl Predecessor {
+    /// The one that has started this process, if one has.
+    ///
+    /// # Errors
+    /// There is one, and it cannot be talked to.
+    pub fn from_environment() -> Result<Option<Self>, ChannelError> {
+        if std::env::var_os(VARIABLE).is_none() {
+            return Ok(None);
+        }
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        Predecessor::of(UnixStream::from(socket)).map(Some)
+    }
+
+    fn of(socket: UnixStream) -> Result<Self, ChannelError> {
+        let mut channel = Channel::new(socket);
+        channel.set_patience(REST_TIMEOUT)?;
+        let (HandOverMessage::Offer(body), descriptors) = channel.receive()? else {
+            return Err(ChannelError::Unexpected);
+        };
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or(ChannelError::Unexpected);
+        let (state, control) = (File::from(next()?), UnixListener::from(next()?));
+        let metrics = body.has_metrics.then(&mut next).transpose()?.map(TcpListener::from);
+        let listeners = body.listeners.into_iter().map(|listener| Ok((listener, next()?)));
+        let listeners = listeners.collect::<Result<Vec<_>, ChannelError>>()?;
+        let files: Vec<OwnedFd> = descriptors.collect();
+        if files.len() != body.files as usize {
+            return Err(ChannelError::Unexpected);
+        }
+        Ok(Predecessor {
+            channel: Mutex::new(channel),
+            shards: body.shards,
+            state,
+            control: Mutex::new(Some(control)),
+            metrics: Mutex::new(metrics),
+            listeners,
+            files: Mutex::new(HandedFiles::of(files)?),
+        })
+    }
+
+    fn lock_channel(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many shards served.
+    pub fn shard_count(&self) -> u16 {
+        self.shards
+    }
+
+    /// The lock of the state directory.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn state_lock(&self) -> io::Result<File> {
+        self.state.try_clone()
+    }
+
+    /// The control socket, once.
+    pub fn take_control_listener(&self) -> Option<UnixListener> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The socket of metrics, once.
+    pub fn take_metrics_listener(&self) -> Option<TcpListener> {
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Files that it has open, once.
+    pub fn take_files(&self) -> HandedFiles {
+        std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For each portal of the plan the old one's socket and number; the first portal that it does not have is the error.
+    ///
+    /// # Errors
+    /// The address of a portal that is not among those of the old process.
+    pub fn listeners_of(&self, plan: &Plan) -> Result<Vec<(ListenerId, SocketAddr, &OwnedFd)>, SocketAddr> {
+        let mut used = vec![false; self.listeners.len()];
+        let fits = |portal: &Portal, one: &OfferedListener| {
+            let port = portal.address.port();
+            one.protocol == portal.protocol.as_str()
+                && one.tag == portal.tag
+                && one.address.ip() == portal.address.ip()
+                && (port == 0 || port == one.address.port())
+        };
+        let mut all = Vec::new();
+        for portal in &plan.portals {
+            let mut places = self.listeners.iter().zip(&mut used);
+            let found = places.find(|((one, _), used)| !**used && fits(portal, one));
+            let ((one, socket), used) = found.ok_or(portal.address)?;
+            *used = true;
+            all.push((ListenerId(one.id), one.address, socket));
+        }
+        Ok(all)
+    }
+
+    /// Says that all is open and checked, and waits for what is served.
+    ///
+    /// # Errors
+    /// It cannot be talked to, or goes on itself.
+    pub fn wait_for_target(&self) -> Result<Vec<u8>, ChannelError> {
+        let mut channel = self.lock_channel();
+        channel.send(&HandOverMessage::Prepared, &[])?;
+        match channel.receive()?.0 {
+            HandOverMessage::Target(bytes) => Ok(bytes),
+            _ => Err(ChannelError::Unexpected),
+        }
+    }
+
+    /// Says that all is restored, and waits for the sockets and the commit. Whatever fails before that: the old process
+    /// serves on, and this one is to end.
+    ///
+    /// # Errors
+    /// It cannot be talked to, or goes on itself.
+    pub fn wait_for_commit(&self) -> Result<LinksByShard, ChannelError> {
+        let mut channel = self.lock_channel();
+        channel.send(&HandOverMessage::Restored, &[])?;
+        let mut links = Vec::new();
+        loop {
+            match channel.receive()? {
+                (HandOverMessage::Links { shard }, sockets) => links.push((ShardId(shard), sockets)),
+                (HandOverMessage::Commit, _) => return Ok(links),
+                _ => return Err(ChannelError::Unexpected),
+            }
+        }
+    }
+
+    /// Says that this process serves. The old one may have gone.
+    pub fn confirm(&self) {
+        let _ = self.lock_channel().send(&HandOverMessage::Taken, &[]);
+    }
+
+    /// Says why this process does not take over.
+    pub fn refuse(&self, why: &str) {
+        // It may have gone; then nobody waits for the reason.
+        let _ = self.lock_channel().send(&HandOverMessage::Refused(why.to_owned()), &[]);
+    }
+}

@@ -1,0 +1,198 @@
+//! The process that takes over, as the one that serves sees it: a child that is fed what is served.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use endpoint::ShardId;
+use shard::{LeftBehind, TargetSnapshot};
+
+use super::channel::Channel;
+use super::{ChannelError, HandOverMessage, OfferBody, OfferedListener, VARIABLE};
+use control::report::ListenerReport;
+
+/// How long the new process may take to read its configuration and to open the volumes.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one step of the hand-over may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the old process goes on.
+#[derive(Debug)]
+pub enum HandOverError {
+    /// The new binary cannot be started.
+    Start(io::Error),
+    /// They cannot talk.
+    Channel(ChannelError),
+    /// The new process does not take over, for this reason of its own.
+    Refused(String),
+    /// Something of the daemon cannot be handed over, or does not come to rest.
+    Blocked(String),
+}
+
+impl From<ChannelError> for HandOverError {
+    fn from(why: ChannelError) -> Self {
+        HandOverError::Channel(why)
+    }
+}
+
+impl From<io::Error> for HandOverError {
+    fn from(why: io::Error) -> Self {
+        HandOverError::Channel(ChannelError::Io(why))
+    }
+}
+
+/// In words.
+impl fmt::Display for HandOverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandOverError::Start(why) => write!(f, "the new binary cannot be started: {why}"),
+            HandOverError::Channel(why) => write!(f, "the new process does not take over: {why}"),
+            HandOverError::Refused(why) => write!(f, "the new process does not take over: {why}"),
+            HandOverError::Blocked(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for HandOverError {}
+
+/// What is open, to be handed over.
+#[derive(Debug)]
+pub struct Offered {
+    /// How many shards serve.
+    pub shards: u16,
+    /// The state directory's lock.
+    pub state: OwnedFd,
+    /// The control socket.
+    pub control: OwnedFd,
+    /// The socket of metrics.
+    pub metrics: Option<OwnedFd>,
+    /// Where is listened, each with its number.
+    pub listeners: Vec<(u16, ListenerReport, OwnedFd)>,
+    /// The files of volumes.
+    pub files: Vec<OwnedFd>,
+}
+
+/// What went over.
+#[derive(Clone, Debug)]
+pub struct HandedOver {
+    /// iSCSI sessions.
+    pub sessions: usize,
+    /// NVMe queues.
+    pub queues: usize,
+    /// Who did not.
+    pub left: Vec<LeftBehind>,
+    /// For how long nothing was served.
+    pub pause: Duration,
+}
+
+/// The new process. Dropping it before the commit ends it.
+#[derive(Debug)]
+pub struct Successor {
+    channel: Channel,
+    child: Child,
+    committed: bool,
+}
+
+impl Successor {
+    /// Starts `binary` with the arguments of this process.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(binary: &Path, arguments: &[OsString]) -> Result<Self, HandOverError> {
+        let (own, its) = UnixStream::pair()?;
+        let mut command = Command::new(binary);
+        command.args(arguments).env(VARIABLE, "1").stdin(Stdio::from(OwnedFd::from(its)));
+        let child = command.spawn().map_err(HandOverError::Start)?;
+        Ok(Successor { channel: Channel::new(own), child, committed: false })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it read its configuration and open the volumes, while this process serves on.
+    ///
+    /// # Errors
+    /// It refuses, or cannot be talked to.
+    pub fn prepare(&mut self, offered: &Offered) -> Result<(), HandOverError> {
+        self.channel.set_patience(PREPARE_TIMEOUT)?;
+        let listeners = offered.listeners.iter().map(|(id, report, _)| OfferedListener {
+            id: *id,
+            protocol: report.protocol.clone(),
+            tag: report.tag,
+            address: report.address,
+        });
+        let body = OfferBody {
+            shards: offered.shards,
+            has_metrics: offered.metrics.is_some(),
+            listeners: listeners.collect(),
+            files: offered.files.len() as u32,
+        };
+        let mut descriptors = vec![offered.state.as_fd(), offered.control.as_fd()];
+        descriptors.extend(offered.metrics.as_ref().map(AsFd::as_fd));
+        descriptors.extend(offered.listeners.iter().map(|(_, _, socket)| socket.as_fd()));
+        descriptors.extend(offered.files.iter().map(AsFd::as_fd));
+        self.channel.send(&HandOverMessage::Offer(body), &descriptors)?;
+        self.expect(|message| matches!(message, HandOverMessage::Prepared))
+    }
+
+    /// Gives it what is served.
+    ///
+    /// # Errors
+    /// It refuses, or cannot be talked to.
+    pub fn restore(&mut self, snapshot: &TargetSnapshot) -> Result<(), HandOverError> {
+        self.channel.set_patience(STEP_TIMEOUT)?;
+        self.channel.send(&HandOverMessage::Target(snapshot.to_bytes()), &[])?;
+        self.expect(|message| matches!(message, HandOverMessage::Restored))
+    }
+
+    /// Gives it the sockets of a shard, in the order of their numbers.
+    ///
+    /// # Errors
+    /// It cannot be talked to.
+    pub fn send_links(&mut self, shard: ShardId, sockets: &[OwnedFd]) -> Result<(), HandOverError> {
+        let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+        let message = HandOverMessage::Links { shard: shard.0 };
+        Ok(self.channel.send(&message, &descriptors)?)
+    }
+
+    /// From here on it serves, and this process does not.
+    ///
+    /// # Errors
+    /// It was not told, and this process goes on.
+    pub fn commit(&mut self) -> Result<(), HandOverError> {
+        self.channel.send(&HandOverMessage::Commit, &[])?;
+        self.committed = true;
+        Ok(())
+    }
+
+    /// Waits until it serves. What comes of it changes nothing any more.
+    pub fn wait_until_taken(&mut self) -> Result<(), HandOverError> {
+        self.channel.set_patience(PREPARE_TIMEOUT)?;
+        self.expect(|message| matches!(message, HandOverMessage::Taken))
+    }
+
+    fn expect(&mut self, is_it: impl Fn(&HandOverMessage) -> bool) -> Result<(), HandOverError> {
+        match self.channel.receive()?.0 {
+            HandOverMessage::Refused(why) => Err(HandOverError::Refused(why)),
+            message if is_it(&message) => Ok(()),
+            _ => Err(ChannelError::Unexpected.into()),
+        }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.committed {
+            // It may have ended by itself.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
