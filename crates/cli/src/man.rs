@@ -12,7 +12,7 @@ use clap::Command;
 use config::manual::{configuration_page, escape_roff};
 
 /// Verbs that ask the daemon, by its control socket.
-const DAEMON_VERBS: [&str; 15] = [
+const DAEMON_VERBS: [&str; 16] = [
     "volume",
     "target",
     "subsystem",

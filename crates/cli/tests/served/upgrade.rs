@@ -118,6 +118,15 @@ fn hosts_of_both_protocols_notice_nothing_of_upgrades_under_load() {
             let mut over = Connection::open(&daemon, !load.scsi, load.number + 64);
             load.verify(&mut over);
         }
+        let recorded =
+            |run: u8| daemon.ask_json(&format!("flight-recorder --run={run}"))["shards"][0].clone();
+        assert_eq!(
+            (recorded(0)["ending"].as_str(), recorded(0)["pid"].as_u64()),
+            (Some("none"), Some(heir.0.into()))
+        );
+        for run in 1..=3 {
+            assert_eq!(recorded(run)["ending"], "in-order", "run {run}");
+        }
         daemon.ask("stop");
     }
 }

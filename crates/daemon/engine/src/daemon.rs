@@ -86,7 +86,7 @@ struct VolumeRegistry {
     /// What is known of files and of remote volumes. It is locked while what is served is changed.
     identities: Mutex<Identities>,
     /// Volumes that are being changed, and how; a change may wait for a disk.
-    held: Mutex<Vec<(String, &'static str)>>,
+    held: Mutex<locks::LockedNames>,
 }
 
 /// What is served now.

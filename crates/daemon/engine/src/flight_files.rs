@@ -36,6 +36,8 @@ static RUNNING: Mutex<Vec<Weak<Region>>> = Mutex::new(Vec::new());
 pub struct FlightFiles {
     regions: Vec<Arc<Region>>,
     paths: Vec<PathBuf>,
+    /// As it stands in the names of its files.
+    start: Option<String>,
 }
 
 /// Where the files of the daemon with this control socket are.
@@ -44,19 +46,21 @@ pub fn flight_directory(control: &Path) -> PathBuf {
 }
 
 impl FlightFiles {
-    /// Makes the files of a start, and removes those of starts that are long past.
+    /// Makes the files of a start, and removes those of starts that are long past, but not of `serving`: the start of
+    /// the daemon from which this one takes over, which may serve on.
     ///
     /// # Errors
     /// The directory is not this user's, or the file system has no room or cannot reserve it.
-    pub fn create(control: &Path, shards: usize) -> Result<FlightFiles, Failure> {
+    pub fn create(control: &Path, shards: usize, serving: Option<&str>) -> Result<FlightFiles, Failure> {
         let path = flight_directory(control);
         let directory = OwnedDir::create(&path)?;
         let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
-        remove_old_runs(&directory).map_err(failed)?;
+        remove_old_runs(&directory, serving).map_err(failed)?;
         let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos();
-        let mut files = FlightFiles::default();
+        let start = format!("{start:020}");
+        let mut files = FlightFiles { start: Some(start.clone()), ..FlightFiles::default() };
         for shard in 0..shards {
-            let file = path.join(format!("{start:020}-{shard}{SUFFIX}"));
+            let file = path.join(format!("{start}-{shard}{SUFFIX}"));
             match create_region(&file) {
                 Ok(region) => files.regions.push(Arc::new(region)),
                 Err(why) => {
@@ -74,8 +78,8 @@ impl FlightFiles {
     }
 
     /// The same; if there is no place for them, the daemon serves without.
-    pub fn create_or_warn(control: &Path, shards: u16) -> FlightFiles {
-        FlightFiles::create(control, shards.into()).unwrap_or_else(|why| {
+    pub fn create_or_warn(control: &Path, shards: u16, serving: Option<&str>) -> FlightFiles {
+        FlightFiles::create(control, shards.into(), serving).unwrap_or_else(|why| {
             tracing::warn!(
                 target: area::SERVE,
                 why = why.message,
@@ -99,13 +103,18 @@ impl FlightFiles {
         Some(FlightRecorder::new(region.clone(), &origin))
     }
 
+    /// The start that has these files, if there are any.
+    pub fn start(&self) -> Option<&str> {
+        self.start.as_deref()
+    }
+
     /// Notes that the daemon ends in order.
     pub fn note_end(&self) {
         self.regions.iter().for_each(|region| note_end(region));
     }
 
     /// Removes the files of a start that came to nothing.
-    pub fn discard(self) {
+    pub fn discard(&self) {
         self.paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
@@ -138,10 +147,11 @@ fn names_by_start(directory: &OwnedDir) -> io::Result<BTreeMap<String, Vec<Strin
     Ok(runs)
 }
 
-fn remove_old_runs(directory: &OwnedDir) -> io::Result<()> {
+fn remove_old_runs(directory: &OwnedDir, serving: Option<&str>) -> io::Result<()> {
     let runs = names_by_start(directory)?;
     let old = (runs.len() + 1).saturating_sub(RUNS_KEPT);
-    for name in runs.values().take(old).flatten() {
+    let removable = runs.iter().filter(|(start, _)| serving != Some(start.as_str()));
+    for name in removable.take(old).flat_map(|(_, names)| names) {
         directory.remove_file(name.as_ref())?;
     }
     Ok(())
@@ -240,7 +250,7 @@ mod tests {
         let control = place.path().join("control.sock");
         assert!(read_runs(&control).unwrap().is_empty());
         for start in 0..6 {
-            let files = FlightFiles::create(&control, 2).unwrap();
+            let files = FlightFiles::create(&control, 2, None).unwrap();
             let mut recorder = files.recorder(ShardId(1), Time(7)).unwrap();
             assert!(files.recorder(ShardId(2), Time(7)).is_none());
             recorder.record(Time(8), &Event::new(EventKind::Start));
@@ -262,11 +272,29 @@ mod tests {
         assert_eq!(runs.first().unwrap().recordings.len(), 2);
     }
 
+    /// New processes that do not come to serve may be killed, so that their files stay.
+    #[test]
+    fn files_of_the_daemon_that_serves_outlast_failed_upgrades() {
+        let place = tempfile::tempdir().unwrap();
+        let control = place.path().join("control.sock");
+        let serving = FlightFiles::create(&control, 1, None).unwrap();
+        for _ in 0..2 * RUNS_KEPT {
+            FlightFiles::create(&control, 1, serving.start()).unwrap();
+            assert!(serving.paths.iter().all(|path| path.exists()));
+        }
+        assert_eq!(
+            names_by_start(&OwnedDir::create(&flight_directory(&control)).unwrap()).unwrap().len(),
+            RUNS_KEPT
+        );
+        FlightFiles::create(&control, 1, None).unwrap();
+        assert!(!serving.paths.iter().any(|path| path.exists()));
+    }
+
     #[test]
     fn a_start_that_came_to_nothing_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
         let control = place.path().join("control.sock");
-        FlightFiles::create(&control, 3).unwrap().discard();
+        FlightFiles::create(&control, 3, None).unwrap().discard();
         assert!(read_runs(&control).unwrap().is_empty());
     }
 
@@ -274,7 +302,7 @@ mod tests {
     fn other_files_are_named_and_refused() {
         let place = tempfile::tempdir().unwrap();
         let control = place.path().join("control.sock");
-        let files = FlightFiles::create(&control, 1).unwrap();
+        let files = FlightFiles::create(&control, 1, None).unwrap();
         drop(files.recorder(ShardId(0), Time(1)));
         let path = files.paths.first().unwrap().clone();
         std::fs::write(path.with_file_name("notes.txt"), "x").unwrap();

@@ -155,9 +155,11 @@ fn run(
     let mut socket = taking_over::open_control_socket(place, readers, predecessor)?;
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
-    let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan));
+    let serving = predecessor.and_then(Predecessor::flight_start);
+    let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan), serving);
     let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
-    let (mut stores, repeated) = open_volumes(&plan, &mut identities, &state, &mut unserved)?;
+    let (mut stores, repeated) =
+        open_volumes(&plan, &mut identities, &state, &mut unserved).inspect_err(|_| flight.discard())?;
     let params = EngineParams {
         plan: &plan,
         volumes: &stores,
@@ -169,7 +171,10 @@ fn run(
     let engine = match (launch.start)(params) {
         Ok(engine) => engine,
         // All that is there is the other's, and it serves on.
-        Err(why) if predecessor.is_some() => return Err(Failure::failed(why)),
+        Err(why) if predecessor.is_some() => {
+            flight.discard();
+            return Err(Failure::failed(why));
+        }
         Err(why) => {
             flight.discard();
             discard_stores(stores, &mut identities, &state);
@@ -204,7 +209,7 @@ fn run(
         .sandboxed(sandbox)
         .with_unserved(unserved)
         .with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)))
-        .in_process(taking_over::process_parts(&socket, http.as_ref()).map_err(Failure::failed)?);
+        .in_process(taking_over::process_parts(&socket, http.as_ref(), &flight).map_err(Failure::failed)?);
     let daemon = match args.chiscsi {
         Some(_) => daemon,
         None => daemon.configured(Configuration {

@@ -61,6 +61,8 @@ enum HandOverMessage {
 struct OfferBody {
     shards: u16,
     has_metrics: bool,
+    /// Under what start its flight recorders' files are.
+    flight: Option<String>,
     listeners: Vec<OfferedListener>,
     files: u32,
 }

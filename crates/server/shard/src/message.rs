@@ -287,6 +287,8 @@ pub enum RestBlocker {
     Stopping,
     /// This volume is held by peers, to whom it is connected.
     RemoteVolume(Arc<str>),
+    /// This volume is one of a gateway group, whose other gateways forward commands to this process.
+    GroupVolume(Arc<str>),
     /// So many commands do not end; most of them are of this host.
     Commands {
         /// Its name.
@@ -322,6 +324,12 @@ impl std::fmt::Display for RestBlocker {
             RestBlocker::Active => f.write_str("it was not asked to come to rest"),
             RestBlocker::Resting => f.write_str("another replacement is under way"),
             RestBlocker::Stopping => f.write_str("the daemon is stopping"),
+            RestBlocker::GroupVolume(name) => {
+                write!(
+                    f,
+                    "volume {name} is one of a gateway group, and connections to other gateways cannot be moved"
+                )
+            }
             RestBlocker::RemoteVolume(name) => {
                 write!(f, "volume {name} is held by other targets, and connections to them cannot be moved")
             }

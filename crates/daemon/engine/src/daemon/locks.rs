@@ -29,7 +29,34 @@ pub(super) struct NameLock<'a> {
 
 impl Drop for NameLock<'_> {
     fn drop(&mut self) {
-        self.volumes.lock_names().retain(|(name, _)| *name != self.name);
+        self.volumes.lock_names().names.retain(|(name, _)| *name != self.name);
+    }
+}
+
+/// Names that are locked.
+#[derive(Debug, Default)]
+pub(super) struct LockedNames {
+    /// Each with what is done to its volume.
+    pub(super) names: Vec<(String, &'static str)>,
+    /// All are, because another process takes over.
+    all: bool,
+}
+
+/// As long as this lives, no request changes any volume.
+pub(super) struct AllNamesLock<'a> {
+    volumes: &'a VolumeRegistry,
+}
+
+impl AllNamesLock<'_> {
+    /// This process does not change them any more.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for AllNamesLock<'_> {
+    fn drop(&mut self) {
+        self.volumes.lock_names().all = false;
     }
 }
 
@@ -49,22 +76,42 @@ impl VolumeRegistry {
         *self.plan.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     }
 
-    fn lock_names(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
+    fn lock_names(&self) -> MutexGuard<'_, LockedNames> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the name of a volume, or of one to be created, while it is `done`.
     pub(super) fn lock_name(&self, name: &str, done: &'static str) -> Result<NameLock<'_>, RequestRefusal> {
-        let mut names = self.lock_names();
-        if let Some((_, done)) = names.iter().find(|(held, _)| held == name) {
+        let mut locked = self.lock_names();
+        if locked.all {
+            return Err(RequestRefusal::new(
+                RefusalCode::Conflict,
+                "another process is taking over; try again",
+            ));
+        }
+        if let Some((_, done)) = locked.names.iter().find(|(held, _)| held == name) {
             let why = format!(
                 "volume \"{name}\" is already being {done}, and its backing has not responded yet; try again when \
                  that has finished"
             );
             return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
-        names.push((name.to_owned(), done));
+        locked.names.push((name.to_owned(), done));
         Ok(NameLock { volumes: self, name: name.to_owned() })
+    }
+
+    /// Locks the names of all volumes, if none is locked.
+    pub(super) fn lock_all_names(&self) -> Result<AllNamesLock<'_>, RequestRefusal> {
+        let mut locked = self.lock_names();
+        if let Some((name, done)) = locked.names.first() {
+            let why = format!("volume \"{name}\" is being {done}; try again when that has finished");
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
+        }
+        if std::mem::replace(&mut locked.all, true) {
+            let why = "another process is taking over already";
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
+        }
+        Ok(AllNamesLock { volumes: self })
     }
 
     /// The lock to change what is served, with what only changes need.

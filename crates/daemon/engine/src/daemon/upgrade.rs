@@ -10,6 +10,7 @@ use std::{
 
 use super::{Daemon, refusal_from_engine_error};
 use crate::{
+    flight_files::FlightFiles,
     store::Store,
     upgrade::{HandOverError, Offered, Successor},
 };
@@ -34,6 +35,8 @@ pub struct ProcessParts {
     pub gate: AcceptGate,
     /// The socket of metrics.
     pub metrics: Option<OwnedFd>,
+    /// Its flight recorders.
+    pub flight: FlightFiles,
     /// Arguments, without the name of the binary.
     pub arguments: Vec<OsString>,
 }
@@ -58,6 +61,7 @@ impl Daemon {
             }
         };
         // Nothing is changed until the other process serves.
+        let names = self.volumes.lock_all_names()?;
         let unchanged = self.volumes.lock_changes()?;
         let offered = self.offer()?;
         // Whoever comes now is answered by who serves then.
@@ -71,7 +75,13 @@ impl Daemon {
         let mut successor = Successor::start(&binary, &offered.1).map_err(failed)?;
         successor.prepare(&offered.0).map_err(failed)?;
         let handed = self.volumes.engine.hand_over(&mut successor, within).map_err(failed)?;
-        drop(unchanged);
+        // What waits to change something must not begin here any more.
+        names.keep();
+        std::mem::forget(unchanged);
+        // It ends in order, though without closing anything.
+        if let Some(process) = &self.process {
+            process.flight.note_end();
+        }
         if let Some(shut) = shut {
             shut.leave_shut();
         }
@@ -103,6 +113,13 @@ impl Daemon {
             return refuse(
                 "the daemon is in its sandbox, which lets it start no other binary: restart it instead, or set \
                  `enabled = false` in [sandbox]"
+                    .to_owned(),
+            );
+        }
+        if self.volumes.engine.group().is_some() {
+            return refuse(
+                "the daemon is in a gateway group ([group]), and connections to other gateways cannot move: restart \
+                 it instead"
                     .to_owned(),
             );
         }
@@ -150,6 +167,7 @@ impl Daemon {
             state: self.volumes.state.duplicate_lock().map_err(failed)?.into(),
             control: parts.control.try_clone().map_err(failed)?,
             metrics: parts.metrics.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?,
+            flight: parts.flight.start().map(str::to_owned),
             listeners,
             files: files.collect::<Result<_, _>>().map_err(failed)?,
         };

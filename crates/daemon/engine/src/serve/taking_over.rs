@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::{daemon::ProcessParts, upgrade::Predecessor};
+use crate::{daemon::ProcessParts, flight_files::FlightFiles, upgrade::Predecessor};
 use control::{readers::ReaderGroup, server::ControlSocket};
 use metrics::MetricsListener;
 use process::exit::Failure;
@@ -45,11 +45,13 @@ pub(super) fn bind_http(
 pub(super) fn process_parts(
     socket: &ControlSocket,
     http: Option<&MetricsListener>,
+    flight: &FlightFiles,
 ) -> io::Result<ProcessParts> {
     Ok(ProcessParts {
         control: socket.duplicate()?,
         gate: socket.gate(),
         metrics: http.map(MetricsListener::duplicate).transpose()?,
+        flight: flight.clone(),
         arguments: std::env::args_os().skip(1).collect(),
     })
 }

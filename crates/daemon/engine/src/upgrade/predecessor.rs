@@ -60,6 +60,7 @@ pub struct Predecessor {
     state: File,
     control: Mutex<Option<UnixListener>>,
     metrics: Mutex<Option<TcpListener>>,
+    flight: Option<String>,
     listeners: Vec<(OfferedListener, OwnedFd)>,
     files: Mutex<HandedFiles>,
 }
@@ -99,6 +100,7 @@ impl Predecessor {
             state,
             control: Mutex::new(Some(control)),
             metrics: Mutex::new(metrics),
+            flight: body.flight,
             listeners,
             files: Mutex::new(HandedFiles::of(files)?),
         })
@@ -111,6 +113,11 @@ impl Predecessor {
     /// How many shards served.
     pub fn shard_count(&self) -> u16 {
         self.shards
+    }
+
+    /// The start of its flight recorders, whose files are not this process' to remove.
+    pub fn flight_start(&self) -> Option<&str> {
+        self.flight.as_deref()
     }
 
     /// The lock of the state directory.

@@ -71,6 +71,8 @@ pub struct Offered {
     pub control: OwnedFd,
     /// The socket of metrics.
     pub metrics: Option<OwnedFd>,
+    /// The start of this process' flight recorders.
+    pub flight: Option<String>,
     /// Where is listened, each with its number.
     pub listeners: Vec<(u16, ListenerReport, OwnedFd)>,
     /// The files of volumes.
@@ -131,6 +133,7 @@ impl Successor {
         let body = OfferBody {
             shards: offered.shards,
             has_metrics: offered.metrics.is_some(),
+            flight: offered.flight.clone(),
             listeners: listeners.collect(),
             files: offered.files.len() as u32,
         };

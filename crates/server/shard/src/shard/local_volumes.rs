@@ -9,9 +9,8 @@ use flight_recorder::{Event, EventKind, TextField};
 use stream::{Tag, TimerQueue};
 use volume::{
     Ack, DiskId, DiskOp, Durability, Gate, IdSpace, Io, IoCompletion, IoId, Op, OperationTimes,
-    OperatorNotice, PathAccess, Refusal, RequestId, Requester, RunningVolume, Span, StoreOp,
-    UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId, VolumeMap, VolumeNotIdle, VolumeOwner,
-    VolumeRequest,
+    OperatorNotice, PathAccess, Refusal, RequestId, Requester, Span, StoreOp, UnservableReason, View,
+    ViewUpdate, VolumeAnswer, VolumeId, VolumeMap, VolumeOwner, VolumeRequest,
 };
 
 use super::group::{Executions, GroupVolume, SubmittedCommands, publication};
@@ -21,8 +20,9 @@ use crate::latency::CommandLatency;
 use crate::log::{Log, LogLine};
 use crate::message::{
     BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, ToGateway, VolumeSpec, VolumeStatus,
-    VolumeWork,
 };
+
+mod rest;
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
@@ -110,16 +110,6 @@ impl LocalVolume {
     #[inline]
     fn is_forwarded(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_forwarded())
-    }
-
-    /// What keeps it from rest.
-    fn work(&self) -> Option<VolumeWork> {
-        let operations = self.gate.in_flight_count();
-        if operations > 0 || self.scheduled {
-            return Some(VolumeWork::Operations(operations));
-        }
-        let why = self.home.as_ref()?.save_running(self.gate.shared_state()).err()?;
-        Some(VolumeWork::State(why))
     }
 
     fn poll_operator_notice(&mut self) -> Option<(Arc<str>, OperatorNotice)> {
@@ -352,26 +342,6 @@ impl LocalVolumes {
         }
         self.disks.retain(|_, of| *of != volume);
         Some(local.home.map(|home| home.into_refusals()).unwrap_or_default())
-    }
-
-    /// A volume of peers, if there is one.
-    pub(super) fn first_remote_volume(&self) -> Option<Arc<str>> {
-        self.volumes
-            .iter()
-            .find(|(_, local)| local.remote.is_some() || local.group.is_some())
-            .map(|(_, local)| local.name.clone())
-    }
-
-    /// A volume with operations, or whose state is being changed, and what keeps it from rest.
-    pub(super) fn first_busy_volume(&self) -> Option<(Arc<str>, VolumeWork)> {
-        self.volumes.iter().find_map(|(_, local)| Some((local.name.clone(), local.work()?)))
-    }
-
-    /// The state of the volumes whose home is here.
-    pub(super) fn running_volumes(&self) -> impl Iterator<Item = Result<RunningVolume, VolumeNotIdle>> + '_ {
-        self.volumes
-            .iter()
-            .filter_map(|(_, local)| Some(local.home.as_ref()?.save_running(local.gate.shared_state())))
     }
 
     pub(super) fn volume_ids(&self) -> Vec<VolumeId> {

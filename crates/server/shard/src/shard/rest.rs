@@ -93,6 +93,9 @@ impl Shard {
         if self.parts.resting.is_some() {
             return self.report_blocker(request, RestBlocker::Resting);
         }
+        if let Some(volume) = self.parts.volumes.first_group_volume() {
+            return self.report_blocker(request, RestBlocker::GroupVolume(volume));
+        }
         if let Some(volume) = self.parts.volumes.first_remote_volume() {
             return self.report_blocker(request, RestBlocker::RemoteVolume(volume));
         }

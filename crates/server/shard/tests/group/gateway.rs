@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_shard::{
-    BackendFactory, ControlRequest, FromGateway, GroupExports, Message, NvmeMessage, OtherGateway, Shard,
-    ToGateway, VolumeSpec, home_of,
+    BackendFactory, ControlReport, ControlRequest, FromGateway, GroupExports, Message, NvmeMessage,
+    OtherGateway, Shard, ToGateway, VolumeSpec, home_of,
 };
 use buf::Time;
 use endpoint::ShardId;
@@ -169,6 +169,16 @@ impl Gateway {
 
     fn volumes_of(&self, group: GroupId) -> Vec<VolumeId> {
         self.images.keys().copied().filter(|id| group_of(*id) == group).collect()
+    }
+
+    /// Asks shard 0 to come to rest, as for another process, and gives its report.
+    pub fn ask_to_rest(&mut self) -> Option<ControlReport> {
+        self.world.send_message(ShardId(0), Message::Control(7, ControlRequest::Rest));
+        self.world.run_for(Duration::from_millis(1));
+        self.world.take_control_messages().into_iter().find_map(|(_, message)| match message {
+            Message::Report(7, report) => Some(report),
+            _ => None,
+        })
     }
 
     /// Lets the shards and the member work for so long.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use blockwire_shard::{ControlReport, RestBlocker};
 use volume::VolumeId;
 use zerocopy::little_endian::U32;
 
@@ -232,6 +233,20 @@ fn ana_state(cluster: &mut Cluster, host: &mut Host) -> (u8, u64) {
     let (status, _, log) = host.ask_queue(cluster, 0, sqe, &[], 256);
     assert!(status.is_success());
     (log[16 + 16] & 0xf, u64::from_le_bytes(log[..8].try_into().unwrap()))
+}
+
+/// Other gateways forward to the process, so no other can go on with what it has.
+#[test]
+fn a_gateway_cannot_be_replaced_by_another_process() {
+    let mut cluster = Cluster::new(Plan::new(1));
+    cluster.run_for(Duration::from_millis(50));
+    let report = cluster.gateways[0].ask_to_rest();
+    let Some(ControlReport::NotAtRest(why @ RestBlocker::GroupVolume(_))) = report else {
+        panic!("{report:?}");
+    };
+    assert!(why.to_string().contains("gateway group"), "{why}");
+    let mut host = Host::scsi(&mut cluster, 0, 9);
+    host.read(&mut cluster, 0, 0, 1);
 }
 
 /// The number of a controller names one controller of the group.

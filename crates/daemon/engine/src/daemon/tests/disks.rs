@@ -90,12 +90,12 @@ fn a_retry_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
     std::thread::scope(|scope| {
         let silent = engine.silent.lock().unwrap();
         let retry = scope.spawn(|| daemon.handle_request(Request::VolumeRetry { name: "demo".into() }));
-        wait_until(|| !daemon.volumes.held.lock().unwrap().is_empty());
+        wait_until(|| !daemon.volumes.held.lock().unwrap().names.is_empty());
         goes_on_without(&daemon, "demo");
         drop(silent);
         retry.join().unwrap().unwrap();
     });
-    assert!(daemon.volumes.held.lock().unwrap().is_empty());
+    assert!(daemon.volumes.held.lock().unwrap().names.is_empty());
 }
 
 #[test]
