@@ -7,6 +7,7 @@
 
 mod hand_over;
 mod poll;
+mod socket_calls;
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +19,6 @@ use endpoint::{Dial, Dialled, IoDriver, LinkArrival, LinkDeparture, LinkId, List
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
-use crate::blocking::last_errno;
 use crate::disk::IOV_MAX;
 use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::{link_from_tag, tag_from_link};
@@ -30,6 +30,7 @@ use crate::world::{WaitLimit, World};
 use crate::world_state::WorldState;
 
 use poll::Poll;
+use socket_calls::{recv_once, send_once};
 
 /// The names of what is watched that is no link; a link's name is its tag, whose generation never
 /// comes that far.
@@ -567,43 +568,4 @@ impl<M> World<M> for Epoll<M> {
     fn ops_in_flight(&mut self) -> usize {
         self.links.len() + self.base.disk_calls.in_use()
     }
-}
-
-fn recv_once(fd: &OwnedFd, iov: &mut [libc::iovec]) -> Result<usize, Errno> {
-    loop {
-        let got = if let [only] = iov {
-            // SAFETY: the address is of memory that the operation owns and that is `iov_len` long.
-            unsafe { libc::recv(fd.as_raw_fd(), only.iov_base, only.iov_len, libc::MSG_DONTWAIT) }
-        } else {
-            let mut header = msghdr_for(iov);
-            // SAFETY: the header names a list of such addresses, all valid during the call.
-            unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) }
-        };
-        match got {
-            -1 if last_errno() == Errno(libc::EINTR) => {}
-            -1 => return Err(last_errno()),
-            got => return Ok(got as usize),
-        }
-    }
-}
-
-fn send_once(fd: &OwnedFd, iov: &mut [libc::iovec], more: bool) -> Result<usize, Errno> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-    let header = msghdr_for(iov);
-    loop {
-        // SAFETY: the header names a list of memory that the operation owns, all valid during the call.
-        match unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) } {
-            -1 if last_errno() == Errno(libc::EINTR) => {}
-            -1 => return Err(last_errno()),
-            sent => return Ok(sent as usize),
-        }
-    }
-}
-
-fn msghdr_for(iov: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: a msghdr is plain numbers and pointers, for which zero means "none".
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = iov.as_mut_ptr();
-    header.msg_iovlen = iov.len();
-    header
 }
