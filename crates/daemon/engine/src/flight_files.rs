@@ -226,7 +226,7 @@ pub fn read_runs(control: &Path) -> Result<Vec<FlightRun>, Failure> {
 pub fn note_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |why| {
-        // Whoever holds it may be the one that panics.
+        // The thread that panics may hold the lock itself.
         if let Ok(running) = RUNNING.try_lock() {
             let text = why.to_string();
             running.iter().filter_map(Weak::upgrade).for_each(|region| note_panic(&region, &text));

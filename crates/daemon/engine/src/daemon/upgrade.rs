@@ -64,7 +64,7 @@ impl Daemon {
         let names = self.volumes.lock_all_names()?;
         let unchanged = self.volumes.lock_changes()?;
         let offered = self.offer()?;
-        // Whoever comes now is answered by who serves then.
+        // Control clients that come now wait, and the process that serves then answers them.
         let shut = self.process.as_ref().map(|process| process.gate.shut());
         let failed = |why: HandOverError| {
             let text = format!("{why}; this daemon (process {}) serves on", std::process::id());

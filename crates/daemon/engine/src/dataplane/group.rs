@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! shards ── ToGateway ──► JoinedGroup ── RuntimeRequest ──► runtime (member, links, store)
-//! shards ◄─ FromGateway ── Doors ◄────── Output ─────────────┘
+//! shards ◄─ FromGateway ── ShardChannel ◄─ Output ───────────┘
 //! ```
 //! Invariants: what the member puts out reaches the home of a volume in its order; a volume's image is in its slot from
 //! before the home opens the volume until after it has closed it.
 
-mod doors;
 mod portals;
+mod shard_channel;
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ use reactor::ReactorHandle;
 use shard::{Message, OtherGateway, ToGateway};
 use volume::{PortId, Uuid, VolumeId};
 
-use self::doors::{Doors, Target};
+use self::shard_channel::{ShardChannel, Target};
 use crate::{EngineError, state::StateDir, store::Store};
 use config::{
     name::VolumeName,
@@ -41,7 +41,7 @@ use config::{
 };
 use process::{log::area, random};
 
-pub use self::doors::path_word;
+pub use self::shard_channel::path_word;
 
 /// How many ANA groups the images are divided into: an owner object is read every second for each.
 const GROUPS: u32 = 64;
@@ -69,7 +69,7 @@ pub struct JoinedGroup {
     group: GroupName,
     runtime: Runtime,
     store: Arc<GroupStore>,
-    doors: Arc<Doors>,
+    shards: Arc<ShardChannel>,
 }
 
 impl JoinedGroup {
@@ -121,12 +121,12 @@ impl JoinedGroup {
             group = %settings.name, gateway = %name, instance = %store.instance(), address = %settings.address,
             "joining the group"
         );
-        let doors = Arc::new(Doors::new(inbox.clone(), store.clone(), groups, lost));
+        let shards = Arc::new(ShardChannel::new(inbox.clone(), store.clone(), groups, lost));
         let links = links.map_err(|why| failed(why.to_string()))?;
         let config = RuntimeConfig { member, links, listener };
-        let runtime = Runtime::start(config, inbox, store.clone(), Target(doors.clone()))
+        let runtime = Runtime::start(config, inbox, store.clone(), Target(shards.clone()))
             .map_err(|why| failed(why.to_string()))?;
-        Ok(JoinedGroup { name, group: settings.name.clone(), runtime, store, doors })
+        Ok(JoinedGroup { name, group: settings.name.clone(), runtime, store, shards })
     }
 
     /// The number of a port of this gateway: the same each time, and no other gateway's.
@@ -149,7 +149,7 @@ impl JoinedGroup {
             Ok(Err(PortError::Damaged(damage))) => {
                 format!("the group's object of allocations is damaged: {damage}")
             }
-            Err(_) => match self.doors.lost() {
+            Err(_) => match self.shards.lost() {
                 Some(cause) => cause.to_string(),
                 None => "the cluster does not answer".to_owned(),
             },
@@ -158,13 +158,17 @@ impl JoinedGroup {
     }
 
     /// What the member puts out goes to these shards from now on, also what it has put out before.
-    pub fn open_doors(&self, running: &Arc<ReactorHandle<Message>>, volumes: BTreeMap<Uuid, GroupVolume>) {
-        self.doors.open(running, volumes);
+    pub fn connect_shards(
+        &self,
+        running: &Arc<ReactorHandle<Message>>,
+        volumes: BTreeMap<Uuid, GroupVolume>,
+    ) {
+        self.shards.connect(running, volumes);
     }
 
     /// From a shard.
     pub fn handle(&self, message: ToGateway) {
-        self.doors.handle(message);
+        self.shards.handle(message);
     }
 
     /// An image has told that this gateway's client is barred.
@@ -174,7 +178,7 @@ impl JoinedGroup {
 
     /// Why this gateway is no member any more.
     pub fn lost(&self) -> Option<RestartCause> {
-        self.doors.lost()
+        self.shards.lost()
     }
 
     /// What is known of the group; `None`: this gateway is no member any more.

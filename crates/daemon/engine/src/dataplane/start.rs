@@ -152,7 +152,7 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let inbox = running.take_control_inbox().ok_or(EngineError::Stopped)?;
     let (running, requests) = (Arc::new(running), Arc::new(PendingRequests::default()));
     if let Some(group) = &group {
-        group.open_doors(&running, group_volumes);
+        group.connect_shards(&running, group_volumes);
     }
     // Weak: this thread must not keep the shards.
     let doors = Arc::downgrade(&running);

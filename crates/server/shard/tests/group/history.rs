@@ -146,7 +146,7 @@ impl History {
                 true
             }
             (End::Conflict, _) => panic!("seed {seed}: nobody has reserved"),
-            // It was not carried out: whoever sees what it would have written finds no writer.
+            // It was not carried out: a read that returns what it would have written has no writer.
             (End::Path, _) => {
                 self.tally.paths += 1;
                 return;

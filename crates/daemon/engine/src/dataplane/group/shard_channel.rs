@@ -29,10 +29,10 @@ const SHARD_SHIFT: u32 = 48;
 const DIRECTORY_SHARD: ShardId = ShardId(0);
 
 /// The target as the runtime calls it.
-pub struct Target(pub Arc<Doors>);
+pub struct Target(pub Arc<ShardChannel>);
 
 /// See the module.
-pub struct Doors {
+pub struct ShardChannel {
     inbox: Inbox,
     store: Arc<GroupStore>,
     lost: Box<dyn Fn(RestartCause) + Send + Sync>,
@@ -55,14 +55,14 @@ struct State {
     lost: Option<RestartCause>,
 }
 
-impl Doors {
+impl ShardChannel {
     pub fn new(
         inbox: Inbox,
         store: Arc<GroupStore>,
         groups: BTreeMap<GroupId, Vec<Uuid>>,
         lost: Box<dyn Fn(RestartCause) + Send + Sync>,
-    ) -> Doors {
-        Doors { inbox, store, lost, state: Mutex::new(State { groups, ..State::default() }) }
+    ) -> ShardChannel {
+        ShardChannel { inbox, store, lost, state: Mutex::new(State { groups, ..State::default() }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -73,7 +73,7 @@ impl Doors {
         self.lock().lost
     }
 
-    pub fn open(&self, running: &Arc<ReactorHandle<Message>>, volumes: BTreeMap<Uuid, GroupVolume>) {
+    pub fn connect(&self, running: &Arc<ReactorHandle<Message>>, volumes: BTreeMap<Uuid, GroupVolume>) {
         let mut state = self.lock();
         state.running = Some(Arc::downgrade(running));
         state.uuids = volumes.iter().map(|(uuid, volume)| (volume.id, *uuid)).collect();
