@@ -178,8 +178,15 @@ fn what_cannot_move_is_refused_by_name() {
     let daemon = place.serve(config, &["--no-sandbox"]);
     let text = String::from_utf8_lossy(&daemon.run("upgrade").stderr).into_owned();
     assert!(text.contains("volume fast cannot move"), "{text}");
-    let daemon = Place::new();
-    let sandboxed = daemon.serve(CONFIG, &[]);
+    let place = Place::new();
+    let daemon = serve(&place, &[]);
+    let joins = format!("{CONFIG}\n[group]\nname = \"west\"\npool = \"rbd\"\nlisten = \"127.0.0.1:3262\"\n");
+    place.write("blockwire.toml", &joins);
+    let text = String::from_utf8_lossy(&daemon.run("upgrade").stderr).into_owned();
+    assert!(text.contains("joins a gateway group when it starts") && text.contains("serves on"), "{text}");
+    assert_eq!(pid_of(&daemon), daemon.pid());
+    let place = Place::new();
+    let sandboxed = place.serve(CONFIG, &[]);
     let text = String::from_utf8_lossy(&sandboxed.run("upgrade").stderr).into_owned();
     assert!(text.contains("sandbox"), "{text}");
 }

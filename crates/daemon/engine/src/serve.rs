@@ -139,6 +139,10 @@ fn run(
     let (created, mut unserved) = restore_recorded(volumes::load_volumes(&state).map_err(Failure::failed)?);
     let plan = resolve_plan(draft, args, names_file(args, paths, &files), created, &sink);
     let (plan, warnings) = sink.into_result(plan).map_err(|errors| usage_failure(&errors))?;
+    if predecessor.is_some() && plan.group.is_some() {
+        let why = "[group] is in the configuration now: a daemon joins a gateway group when it starts, not by an upgrade";
+        return Err(Failure::failed(why));
+    }
     for warning in early.iter().chain(&warnings) {
         tracing::warn!(target: area::SERVE, "{warning}");
     }
