@@ -22,5 +22,5 @@ at_end() {
 }
 trap at_end EXIT
 CEPH_OSDS=$OSDS "$ROOT/tests/ceph.sh" start "$CLUSTER"
-CEPH_DIR=$CLUSTER cargo test --locked -p blockwire-gateway --test cluster -- --nocapture "${FILTER[@]}"
+CEPH_DIR=$CLUSTER cargo test --locked --workspace --test cluster -- --nocapture "${FILTER[@]}"
 say "ceph-group: ok"
