@@ -106,6 +106,8 @@ struct Responder {
 
 const ACCEPT_TOKEN: u64 = u64::MAX;
 const SEND_TOKEN_FLAG: u64 = 1 << 32;
+/// Connections that may wait to be accepted, as many as at a portal.
+const BACKLOG: i32 = 1024;
 
 /// Serves until the process is asked to end; `ready` is called when its memory is there, and `report` whenever the last
 /// connection closes.
@@ -115,6 +117,8 @@ pub fn serve(
     mut report: impl FnMut(ResponderCounters),
 ) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen)?;
+    // The standard library's backlog of 128 overflows when thousands connect at once; each then waits for a second.
+    rustix::net::listen(&listener, BACKLOG)?;
     let address = listener.local_addr()?;
     let ring = IoUring::builder()
         .setup_single_issuer()
