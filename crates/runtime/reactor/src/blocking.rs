@@ -45,18 +45,18 @@ impl BlockingPool {
     /// Starts `shared` threads and a queue for them.
     pub(crate) fn start<M: Send + 'static>(
         shared: usize,
-        doors: Arc<[MailboxSender<M>]>,
+        mailboxes: Arc<[MailboxSender<M>]>,
     ) -> io::Result<Self> {
-        BlockingPool::start_with(shared, doors, execute_syscall)
+        BlockingPool::start_with(shared, mailboxes, execute_syscall)
     }
 
     fn start_with<M: Send + 'static>(
         shared: usize,
-        doors: Arc<[MailboxSender<M>]>,
+        mailboxes: Arc<[MailboxSender<M>]>,
         perform: fn(DiskSyscall) -> CallResult,
     ) -> io::Result<Self> {
         let jobs = BlockingPool::without_threads(shared);
-        let workers = WorkerContext { queue: jobs.0.clone(), doors, perform };
+        let workers = WorkerContext { queue: jobs.0.clone(), mailboxes, perform };
         let mut state = jobs.0.lock();
         for _ in 0..state.shared {
             workers.spawn_worker(&mut state)?;
@@ -198,14 +198,17 @@ impl QueueState {
 /// What a thread needs to work, and to start another.
 struct WorkerContext<M> {
     queue: Arc<CallQueue>,
-    doors: Arc<[MailboxSender<M>]>,
+    mailboxes: Arc<[MailboxSender<M>]>,
     perform: fn(DiskSyscall) -> CallResult,
 }
 
 impl<M: Send + 'static> WorkerContext<M> {
     fn spawn_worker(&self, state: &mut QueueState) -> io::Result<()> {
-        let same =
-            WorkerContext { queue: self.queue.clone(), doors: self.doors.clone(), perform: self.perform };
+        let same = WorkerContext {
+            queue: self.queue.clone(),
+            mailboxes: self.mailboxes.clone(),
+            perform: self.perform,
+        };
         let number = state.out + state.idle;
         let builder = thread::Builder::new().name(format!("bw-blocking-{number}"));
         let thread = builder.spawn(move || same.run_worker())?;
@@ -233,8 +236,8 @@ impl<M: Send + 'static> WorkerContext<M> {
             drop(state);
             let (came, data) = (self.perform)(call);
             // A shard does not end while a slot is out, so this is read.
-            if let Some(door) = self.doors.get(usize::from(shard)) {
-                door.post(ShardMail::Worked { slot, came, data });
+            if let Some(mailbox) = self.mailboxes.get(usize::from(shard)) {
+                mailbox.post(ShardMail::Worked { slot, came, data });
             }
             state = self.queue.lock();
             state.idle += 1;
@@ -393,10 +396,10 @@ mod tests {
         }
     }
 
-    fn doors() -> (Arc<[MailboxSender<()>]>, Receiver<ShardMail<()>>) {
-        let (letters, inbox) = sync_channel(1024);
-        let bell = Arc::new(ShardWaker::new().unwrap());
-        (Arc::new([MailboxSender { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]), inbox)
+    fn mailboxes() -> (Arc<[MailboxSender<()>]>, Receiver<ShardMail<()>>) {
+        let (sender, inbox) = sync_channel(1024);
+        let waker = Arc::new(ShardWaker::new().unwrap());
+        (Arc::new([MailboxSender { sender, waker, load: Arc::new(AtomicUsize::new(0)) }]), inbox)
     }
 
     /// The slots of the next `count` calls that end.
@@ -422,8 +425,8 @@ mod tests {
 
     #[test]
     fn disks_that_never_answer_do_not_keep_others_from_a_thread() {
-        let (doors, inbox) = doors();
-        let jobs = BlockingPool::start_with(4, doors, hangs).unwrap();
+        let (mailboxes, inbox) = mailboxes();
+        let jobs = BlockingPool::start_with(4, mailboxes, hangs).unwrap();
         let threads = jobs.thread_handles();
         let stuck = STUCK.lock().unwrap();
         // Each with more calls than there are threads.
@@ -465,8 +468,8 @@ mod tests {
 
     #[test]
     fn threads_that_hung_disks_needed_end_when_these_answer() {
-        let (doors, inbox) = doors();
-        let jobs = BlockingPool::start_with(2, doors, hangs).unwrap();
+        let (mailboxes, inbox) = mailboxes();
+        let jobs = BlockingPool::start_with(2, mailboxes, hangs).unwrap();
         let stuck = STUCK.lock().unwrap();
         for slot in 0..20 {
             jobs.submit(job(HANGS.start as u32 + slot, slot));

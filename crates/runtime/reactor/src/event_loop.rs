@@ -63,7 +63,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
         if self.end.poll_timeout().is_some_and(|due| due <= now) {
             self.end.handle_timeout(&mut cx);
         }
-        // A shard whose letters find no room says nothing new until they have.
+        // A shard whose messages find no room sends nothing new until they have.
         let more =
             self.world.world_state().flush_held_mail() && pump(&mut self.end, &mut cx, &mut self.world);
         let links = self.world.link_count() as u64;
@@ -74,13 +74,13 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
     }
 
     fn drain_mailbox(&mut self) {
-        if !self.world.world_state().bell.take_notification() {
+        if !self.world.world_state().waker.take_notification() {
             return;
         }
         self.world.world_state().finish_library_calls();
-        while let Some(letter) = self.world.world_state().next_mail() {
+        while let Some(mail) = self.world.world_state().next_mail() {
             let base = self.world.world_state();
-            match letter {
+            match mail {
                 ShardMail::Message(message) => {
                     base.counters.messages.add(1);
                     base.events.push_back(EndpointEvent::Message(message));
@@ -149,12 +149,12 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
             return;
         }
         let base = self.world.world_state();
-        if !base.bell.prepare_sleep() {
+        if !base.waker.prepare_sleep() {
             return self.world.collect_events(WaitLimit::No);
         }
         base.counters.sleeps.add(1);
         self.world.collect_events(WaitLimit::Until(until));
-        self.world.world_state().bell.note_awake();
+        self.world.world_state().waker.note_awake();
         if self.has_pending_events() {
             self.spin.note_slept(clock::now().since(start).as_nanos() as u64);
         }
@@ -162,7 +162,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
 
     pub(crate) fn has_pending_events(&mut self) -> bool {
         let base = self.world.world_state();
-        !base.events.is_empty() || base.bell.is_notified()
+        !base.events.is_empty() || base.waker.is_notified()
     }
 
     /// Polls; true if there is something to do.
@@ -170,7 +170,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
         let begun = clock::now();
         loop {
             for _ in 0..POLLS_PER_CLOCK_READ {
-                if self.world.has_events() || self.world.world_state().bell.is_notified() {
+                if self.world.has_events() || self.world.world_state().waker.is_notified() {
                     self.world.collect_events(WaitLimit::No);
                     if self.has_pending_events() {
                         let now = clock::now();
@@ -211,10 +211,10 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
             }
             let until = self.now() + std::time::Duration::from_millis(100);
             let base = self.world.world_state();
-            if base.bell.prepare_sleep() {
+            if base.waker.prepare_sleep() {
                 self.world.collect_events(WaitLimit::Until(Some(until)));
             }
-            self.world.world_state().bell.note_awake();
+            self.world.world_state().waker.note_awake();
         }
         let base = self.world.world_state();
         base.counters.links.set(0);

@@ -44,7 +44,7 @@ pub struct InlineReactor<E: Endpoint> {
     body: Box<InlineWorld<E>>,
     io: IoKind,
     counters: Arc<Counters>,
-    bell: Arc<ShardWaker>,
+    waker: Arc<ShardWaker>,
     heard: Receiver<E::Message>,
     /// Waited for when the shard, which gives them work, is gone: fields are dropped in their order.
     threads: JoinOnDrop,
@@ -101,20 +101,20 @@ where
         }
         let io = choose_io_kind(config.io)?;
         socket::check_options(&config.outward).map_err(SpawnError::Outward)?;
-        let (letters, inbox) = sync_channel(MAILBOX_LEN_MAX);
-        let bell = Arc::new(ShardWaker::new().map_err(SpawnError::System)?);
-        let door = MailboxSender { letters, bell: bell.clone(), load: Arc::new(AtomicUsize::new(0)) };
-        let doors: Arc<[MailboxSender<E::Message>]> = Arc::new([door.clone()]);
+        let (sender, inbox) = sync_channel(MAILBOX_LEN_MAX);
+        let waker = Arc::new(ShardWaker::new().map_err(SpawnError::System)?);
+        let mailbox = MailboxSender { sender, waker: waker.clone(), load: Arc::new(AtomicUsize::new(0)) };
+        let mailboxes: Arc<[MailboxSender<E::Message>]> = Arc::new([mailbox.clone()]);
         for (at, file) in config.disks.iter().enumerate() {
             let file = DiskFile::of(file);
-            door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
+            mailbox.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
         }
         // Without disks there is no job.
         let (jobs, threads) = if config.disks.is_empty() {
             (BlockingPool::without_threads(1), None)
         } else {
-            let jobs =
-                BlockingPool::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+            let jobs = BlockingPool::start(config.blocking_threads, mailboxes.clone())
+                .map_err(SpawnError::System)?;
             let threads = jobs.thread_handles();
             (jobs, Some(threads))
         };
@@ -125,7 +125,7 @@ where
         let (control, heard) = sync_channel(CONTROL_MESSAGES_MAX);
         let base = WorldState::new(WorldStateParts {
             id: ShardId(0),
-            door,
+            mailbox,
             pool: pool.clone(),
             counters: counters.clone(),
             listeners: Vec::new(),
@@ -134,8 +134,8 @@ where
             closing_max: config.closing_max,
             on_exhausted: config.on_exhausted,
             outward: config.outward,
-            letters: inbox,
-            doors,
+            inbox,
+            mailboxes,
             control,
             jobs,
         });
@@ -157,7 +157,7 @@ where
             body: Box::new(body),
             io,
             counters,
-            bell,
+            waker,
             heard,
             threads: JoinOnDrop(threads),
             has_more: true,
@@ -207,7 +207,7 @@ where
     /// returns. It may return sooner, with nothing that concerns the caller: call it in a loop.
     pub fn turn(&mut self, wait: Option<Duration>) {
         let at_most = wait.filter(|wait| !wait.is_zero()).map(|wait| clock::now() + wait);
-        self.bell.note_awake();
+        self.waker.note_awake();
         each!(&mut *self.body, shard => {
             let mut more = false;
             if self.has_more || shard.has_pending_events() {
@@ -220,7 +220,7 @@ where
             self.has_more = shard.turn();
         });
         // From now on somebody who rings makes the descriptor readable.
-        if self.threads.0.is_some() && !self.bell.prepare_sleep() {
+        if self.threads.0.is_some() && !self.waker.prepare_sleep() {
             self.has_more = true;
         }
     }

@@ -100,12 +100,12 @@ pub(crate) type EndedCall = (u32, Result<usize, Errno>, Option<(u64, u64)>);
 #[derive(Debug)]
 pub(crate) struct EndedCalls {
     list: Mutex<Vec<EndedCall>>,
-    bell: Arc<ShardWaker>,
+    waker: Arc<ShardWaker>,
 }
 
 impl EndedCalls {
-    pub(crate) fn new(bell: Arc<ShardWaker>) -> Self {
-        EndedCalls { list: Mutex::default(), bell }
+    pub(crate) fn new(waker: Arc<ShardWaker>) -> Self {
+        EndedCalls { list: Mutex::default(), waker }
     }
 
     /// Exchanges them for an empty list, which keeps its memory.
@@ -136,7 +136,7 @@ impl CallEnd {
     fn post(&mut self, came: Result<usize, Errno>, data: Option<(u64, u64)>) {
         self.has_ended = true;
         self.to.list.lock().unwrap_or_else(PoisonError::into_inner).push((self.slot, came, data));
-        self.to.bell.notify();
+        self.to.waker.notify();
     }
 }
 

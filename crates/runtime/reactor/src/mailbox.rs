@@ -1,8 +1,8 @@
-//! Messages between shards and from the control plane: a bounded queue per shard and a bell.
+//! Messages between shards and from the control plane: a bounded queue per shard and a waker.
 //!
 //! A message wakes a sleeping shard, and costs no system call otherwise. The two flags of a [`ShardWaker`] are a
-//! Dekker pair: the sender raises `rung` and then reads `asleep`, the sleeper raises `asleep` and then reads
-//! `rung`, all in one sequentially consistent order. So at least one of them sees the other, and no message
+//! Dekker pair: the sender raises `notified` and then reads `asleep`, the sleeper raises `asleep` and then reads
+//! `notified`, all in one sequentially consistent order. So at least one of them sees the other, and no message
 //! is missed.
 
 use std::io;
@@ -19,8 +19,8 @@ use volume::DiskId;
 use crate::config::TcpOptions;
 use crate::disk::DiskFile;
 
-/// Letters that may wait for one shard: far more than the connections that move or the fences that
-/// run in one turn. A shard that finds another's box full keeps its letters and pumps no more until
+/// Messages that may wait for one shard: far more than the connections that move or the fences that
+/// run in one turn. A shard that finds another's mailbox full keeps its messages and pumps no more until
 /// they are posted, so nobody waits for anybody while holding something.
 pub(crate) const MAILBOX_LEN_MAX: usize = 4096;
 
@@ -93,7 +93,7 @@ impl<M> From<IncomingLink<M>> for LinkArrival<M> {
 /// Wakes one shard.
 #[derive(Debug)]
 pub(crate) struct ShardWaker {
-    rung: AtomicBool,
+    notified: AtomicBool,
     asleep: AtomicBool,
     event: OwnedFd,
     /// Signalled as well.
@@ -109,13 +109,13 @@ impl ShardWaker {
         }
         // SAFETY: the call has just given us this descriptor, and nobody else knows it.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        let (rung, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(ShardWaker { rung, asleep, event, watched: OnceLock::new() })
+        let (notified, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(ShardWaker { notified, asleep, event, watched: OnceLock::new() })
     }
 
     /// Tells that something waits; true if the shard had to be woken.
     pub(crate) fn notify(&self) -> bool {
-        self.rung.store(true, Ordering::SeqCst);
+        self.notified.store(true, Ordering::SeqCst);
         if !self.asleep.swap(false, Ordering::SeqCst) {
             return false;
         }
@@ -126,25 +126,25 @@ impl ShardWaker {
         true
     }
 
-    /// Another eventfd is to be signalled whenever this bell wakes a sleeper.
+    /// Another eventfd is to be signalled whenever a sleeper is woken.
     pub(crate) fn add_eventfd(&self, event: Arc<OwnedFd>) {
         let _ = self.watched.set(event);
     }
 
-    /// Whether somebody has rung since [`ShardWaker::take_notification`].
+    /// Whether somebody has notified it since [`ShardWaker::take_notification`].
     pub(crate) fn is_notified(&self) -> bool {
-        self.rung.load(Ordering::Relaxed)
+        self.notified.load(Ordering::Relaxed)
     }
 
-    /// The shard is about to read its letters; true if there may be any.
+    /// The shard is about to read its messages; true if there may be any.
     pub(crate) fn take_notification(&self) -> bool {
-        self.is_notified() && self.rung.swap(false, Ordering::SeqCst)
+        self.is_notified() && self.notified.swap(false, Ordering::SeqCst)
     }
 
     /// The shard goes to sleep, unless this says that something waits.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
-        if self.rung.load(Ordering::SeqCst) {
+        if self.notified.load(Ordering::SeqCst) {
             self.note_awake();
             return false;
         }
@@ -170,44 +170,44 @@ pub(crate) fn signal_eventfd(event: &OwnedFd) {
     unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Where letters for one shard are put in.
+/// Puts messages into the mailbox of one shard.
 pub(crate) struct MailboxSender<M> {
-    pub(crate) letters: SyncSender<ShardMail<M>>,
-    pub(crate) bell: Arc<ShardWaker>,
-    /// Links there and on their way thither.
+    pub(crate) sender: SyncSender<ShardMail<M>>,
+    pub(crate) waker: Arc<ShardWaker>,
+    /// Links there and on their way there.
     pub(crate) load: Arc<AtomicUsize>,
 }
 
 impl<M> Clone for MailboxSender<M> {
     fn clone(&self) -> Self {
-        MailboxSender { letters: self.letters.clone(), bell: self.bell.clone(), load: self.load.clone() }
+        MailboxSender { sender: self.sender.clone(), waker: self.waker.clone(), load: self.load.clone() }
     }
 }
 
-/// How a letter was posted.
+/// How posting ended.
 pub(crate) enum PostOutcome<M> {
     /// It was; the shard had to be woken if true.
     Done(bool),
     /// There is no room now.
     Full(ShardMail<M>),
-    /// The shard has ended: the letter is dropped.
+    /// The shard has ended: what was posted is dropped.
     Gone,
 }
 
 impl<M> MailboxSender<M> {
-    pub(crate) fn try_post(&self, letter: ShardMail<M>) -> PostOutcome<M> {
-        match self.letters.try_send(letter) {
-            Ok(()) => PostOutcome::Done(self.bell.notify()),
-            Err(TrySendError::Full(letter)) => PostOutcome::Full(letter),
+    pub(crate) fn try_post(&self, mail: ShardMail<M>) -> PostOutcome<M> {
+        match self.sender.try_send(mail) {
+            Ok(()) => PostOutcome::Done(self.waker.notify()),
+            Err(TrySendError::Full(mail)) => PostOutcome::Full(mail),
             Err(TrySendError::Disconnected(_)) => PostOutcome::Gone,
         }
     }
 
     /// Waits for room. For threads that are no shards.
-    pub(crate) fn post(&self, letter: ShardMail<M>) -> bool {
-        // A sleeper with a full box was rung when the box filled, so it empties it.
-        let sent = self.letters.send(letter).is_ok();
-        self.bell.notify();
+    pub(crate) fn post(&self, mail: ShardMail<M>) -> bool {
+        // A sleeper with a full mailbox was woken when the mailbox filled, so it empties it.
+        let sent = self.sender.send(mail).is_ok();
+        self.waker.notify();
         sent
     }
 }

@@ -78,7 +78,7 @@ impl std::error::Error for SpawnError {}
 pub struct ReactorHandle<M> {
     io: IoKind,
     addresses: Vec<SocketAddr>,
-    doors: Arc<[MailboxSender<M>]>,
+    mailboxes: Arc<[MailboxSender<M>]>,
     counters: Vec<Arc<Counters>>,
     threads: Mutex<ShardThreads>,
     /// Locked once, by who takes it; the lock lets threads share all the rest.
@@ -107,22 +107,23 @@ impl Reactor {
         if count >= usize::from(ShardId::CONTROL_PLANE.0) {
             return Err(SpawnError::System(io::ErrorKind::InvalidInput.into()));
         }
-        let mut doors = Vec::new();
-        let mut boxes = Vec::new();
+        let mut mailboxes = Vec::new();
+        let mut inboxes = Vec::new();
         for _ in 0..count {
             // Its disks stand there before it reads for the first time.
-            let (letters, inbox) = sync_channel(MAILBOX_LEN_MAX + config.disks.len());
-            let bell = Arc::new(ShardWaker::new().map_err(SpawnError::System)?);
-            doors.push(MailboxSender { letters, bell, load: Arc::new(AtomicUsize::new(0)) });
-            boxes.push(inbox);
+            let (sender, inbox) = sync_channel(MAILBOX_LEN_MAX + config.disks.len());
+            let waker = Arc::new(ShardWaker::new().map_err(SpawnError::System)?);
+            mailboxes.push(MailboxSender { sender, waker, load: Arc::new(AtomicUsize::new(0)) });
+            inboxes.push(inbox);
         }
-        let doors: Arc<[MailboxSender<E::Message>]> = doors.into();
-        let jobs = BlockingPool::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        let mailboxes: Arc<[MailboxSender<E::Message>]> = mailboxes.into();
+        let jobs =
+            BlockingPool::start(config.blocking_threads, mailboxes.clone()).map_err(SpawnError::System)?;
         // A shard reads its mail before it accepts.
         for (at, file) in config.disks.iter().enumerate() {
-            for door in doors.iter() {
+            for mailbox in mailboxes.iter() {
                 let file = DiskFile::of(file);
-                door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
+                mailbox.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
             }
         }
         let (control_in, control) = sync_channel(CONTROL_MESSAGES_MAX);
@@ -130,7 +131,7 @@ impl Reactor {
             io,
             addresses: Vec::new(),
             counters: (0..count).map(|_| Arc::default()).collect(),
-            doors,
+            mailboxes,
             threads: Mutex::new(ShardThreads { shards: Vec::new(), blocking: Some(jobs.thread_handles()) }),
             control: Mutex::new(Some(control)),
             next_disk: AtomicU32::new(config.disks.len() as u32),
@@ -148,9 +149,9 @@ impl Reactor {
         }
         let factory = Arc::new(factory);
         let (ready_in, ready) = channel();
-        let (counters, doors) = (running.counters.clone(), running.doors.clone());
-        let shards = boxes.into_iter().zip(listeners).zip(counters).zip(doors.iter().cloned());
-        for (at, (((letters, listeners), counters), door)) in shards.enumerate() {
+        let (counters, mailboxes) = (running.counters.clone(), running.mailboxes.clone());
+        let shards = inboxes.into_iter().zip(listeners).zip(counters).zip(mailboxes.iter().cloned());
+        for (at, (((inbox, listeners), counters), mailbox)) in shards.enumerate() {
             let start = ShardStart {
                 core: config.cores.get(at).copied(),
                 id: ShardId(at as u16),
@@ -164,9 +165,9 @@ impl Reactor {
                 outward: config.outward.clone(),
                 counters,
                 listeners,
-                letters,
-                door,
-                doors: doors.clone(),
+                inbox,
+                mailbox,
+                mailboxes: mailboxes.clone(),
                 control: control_in.clone(),
                 jobs: jobs.clone(),
             };
@@ -209,9 +210,9 @@ struct ShardStart<M> {
     outward: TcpOptions,
     counters: Arc<Counters>,
     listeners: Vec<(ListenerId, std::net::TcpListener)>,
-    letters: Receiver<ShardMail<M>>,
-    door: MailboxSender<M>,
-    doors: Arc<[MailboxSender<M>]>,
+    inbox: Receiver<ShardMail<M>>,
+    mailbox: MailboxSender<M>,
+    mailboxes: Arc<[MailboxSender<M>]>,
     control: std::sync::mpsc::SyncSender<M>,
     jobs: BlockingPool,
 }
@@ -240,7 +241,7 @@ impl<M: Send + 'static> ShardStart<M> {
         let spin = BusyPollEstimate::new(self.poll_ns_max);
         let base = WorldState::new(WorldStateParts {
             id: self.id,
-            door: self.door,
+            mailbox: self.mailbox,
             pool: pool.clone(),
             counters: self.counters,
             listeners: self.listeners,
@@ -249,8 +250,8 @@ impl<M: Send + 'static> ShardStart<M> {
             closing_max: self.closing_max,
             on_exhausted: self.on_exhausted,
             outward: self.outward,
-            letters: self.letters,
-            doors: self.doors,
+            inbox: self.inbox,
+            mailboxes: self.mailboxes,
             control: self.control,
             jobs: self.jobs,
         });
@@ -349,7 +350,7 @@ impl<M> ReactorHandle<M> {
 
     /// How many shards there are.
     pub fn shard_count(&self) -> u16 {
-        self.doors.len() as u16
+        self.mailboxes.len() as u16
     }
 
     /// The addresses listened on, in the order of the configuration, with the ports that the system
@@ -361,17 +362,17 @@ impl<M> ReactorHandle<M> {
     /// Accepts on a socket that was bound, as listener `id`, which no listener ever was before. False if its shard has
     /// ended.
     pub fn add_listener(&self, id: ListenerId, listener: BoundListener) -> bool {
-        let at = usize::from(id.0) % self.doors.len().max(1);
-        let letter = ShardMail::OpenListener { id, socket: listener.socket };
-        self.doors.get(at).is_some_and(|door| door.post(letter))
+        let at = usize::from(id.0) % self.mailboxes.len().max(1);
+        let mail = ShardMail::OpenListener { id, socket: listener.socket };
+        self.mailboxes.get(at).is_some_and(|mailbox| mailbox.post(mail))
     }
 
     /// What a listener accepts from now on comes by listener `to`, with other options. Its shard stays: `to` must be one
     /// of the same shard (see [`ReactorHandle::shard_count`]: by the remainder), and no other listener ever.
     pub fn change_listener(&self, from: ListenerId, to: ListenerId, tcp: TcpOptions) {
-        let at = usize::from(from.0) % self.doors.len().max(1);
-        if let Some(door) = self.doors.get(at) {
-            door.post(ShardMail::ChangeListener { from, to, tcp: Box::new(tcp) });
+        let at = usize::from(from.0) % self.mailboxes.len().max(1);
+        if let Some(mailbox) = self.mailboxes.get(at) {
+            mailbox.post(ShardMail::ChangeListener { from, to, tcp: Box::new(tcp) });
         }
     }
 
@@ -387,8 +388,8 @@ impl<M> ReactorHandle<M> {
         patience: Duration,
     ) -> io::Result<Vec<OwnedFd>> {
         let (reply, answer) = channel();
-        let door = self.doors.get(usize::from(of.0)).ok_or(io::ErrorKind::NotFound)?;
-        door.post(ShardMail::DuplicateLinks { links, reply });
+        let mailbox = self.mailboxes.get(usize::from(of.0)).ok_or(io::ErrorKind::NotFound)?;
+        mailbox.post(ShardMail::DuplicateLinks { links, reply });
         answer.recv_timeout(patience).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
@@ -399,9 +400,9 @@ impl<M> ReactorHandle<M> {
     /// There is no descriptor left, or a shard does not answer.
     pub fn duplicate_listeners(&self, patience: Duration) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let mut all = Vec::new();
-        for door in self.doors.iter() {
+        for mailbox in self.mailboxes.iter() {
             let (reply, answer) = channel();
-            door.post(ShardMail::DuplicateListeners { reply });
+            mailbox.post(ShardMail::DuplicateListeners { reply });
             let own = answer.recv_timeout(patience).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
             all.extend(own?);
         }
@@ -410,22 +411,22 @@ impl<M> ReactorHandle<M> {
 
     /// Gives a shard a socket that another process has left. It arrives with `message`. False if the shard has ended.
     pub fn adopt_link(&self, to: ShardId, socket: OwnedFd, message: M) -> bool {
-        let Some(door) = self.doors.get(usize::from(to.0)) else { return false };
-        door.load.fetch_add(1, Ordering::Relaxed);
-        door.post(ShardMail::Link { fd: socket, how: IncomingLink::Moved(message) })
+        let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) else { return false };
+        mailbox.load.fetch_add(1, Ordering::Relaxed);
+        mailbox.post(ShardMail::Link { fd: socket, how: IncomingLink::Moved(message) })
     }
 
     /// Accepts no more on a listener; what was accepted is still served.
     pub fn remove_listener(&self, id: ListenerId) {
-        let at = usize::from(id.0) % self.doors.len().max(1);
-        if let Some(door) = self.doors.get(at) {
-            door.post(ShardMail::CloseListener { id });
+        let at = usize::from(id.0) % self.mailboxes.len().max(1);
+        if let Some(mailbox) = self.mailboxes.get(at) {
+            mailbox.post(ShardMail::CloseListener { id });
         }
     }
 
-    /// Says something to a shard; waits while its box is full. False if the shard has ended.
+    /// Says something to a shard; waits while its mailbox is full. False if the shard has ended.
     pub fn post(&self, to: ShardId, message: M) -> bool {
-        self.doors.get(usize::from(to.0)).is_some_and(|door| door.post(ShardMail::Message(message)))
+        self.mailboxes.get(usize::from(to.0)).is_some_and(|mailbox| mailbox.post(ShardMail::Message(message)))
     }
 
     /// Where messages to [`ShardId::CONTROL_PLANE`] arrive, in order per shard; it ends when every shard has.
@@ -437,20 +438,20 @@ impl<M> ReactorHandle<M> {
 
     /// Makes an open file or device, or a library's disk, known to every shard. What is posted afterwards may name it.
     pub fn add_disk(&self, source: DiskSource) -> io::Result<DiskId> {
-        let files: Vec<_> = self.doors.iter().map(|_| DiskFile::of(&source)).collect();
+        let files: Vec<_> = self.mailboxes.iter().map(|_| DiskFile::of(&source)).collect();
         // A number is never given twice: what is out on a disk that was taken away bears it still.
         let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
-        for (door, file) in self.doors.iter().zip(files) {
-            door.post(ShardMail::Disk { id, file: Some(file) });
+        for (mailbox, file) in self.mailboxes.iter().zip(files) {
+            mailbox.post(ShardMail::Disk { id, file: Some(file) });
         }
         Ok(id)
     }
 
     /// Takes a disk away: operations that are out still end, later ones fail with ENODEV.
     pub fn remove_disk(&self, id: DiskId) {
-        for door in self.doors.iter() {
-            door.post(ShardMail::Disk { id, file: None });
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(ShardMail::Disk { id, file: None });
         }
     }
 
@@ -461,8 +462,8 @@ impl<M> ReactorHandle<M> {
 
     /// Accepts no more; what was accepted is still served.
     pub fn stop_accepting(&self) {
-        for door in self.doors.iter() {
-            door.post(ShardMail::CloseListeners);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(ShardMail::CloseListeners);
         }
     }
 
@@ -470,8 +471,8 @@ impl<M> ReactorHandle<M> {
     /// part from peers politely, say so to the endpoints first.
     pub fn stop(&self, grace: Duration) {
         let deadline = clock::now() + grace;
-        for door in self.doors.iter() {
-            door.post(ShardMail::Stop { deadline });
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(ShardMail::Stop { deadline });
         }
     }
 

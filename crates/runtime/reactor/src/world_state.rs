@@ -31,7 +31,7 @@ const ACCEPTS_MAX: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is told that accepting found nothing left.
 const EXHAUSTED_REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// How soon to try again what found a full box or an empty pool.
+/// How soon to try again what found a full mailbox or an empty pool.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// The smallest stage worth receiving into, in bytes.
 const STAGING_LEN_MIN: usize = 512;
@@ -53,7 +53,7 @@ pub(crate) struct WorldState<M> {
     pub(crate) active: ActiveLinks,
     pub(crate) events: VecDeque<EndpointEvent<M>>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) bell: Arc<ShardWaker>,
+    pub(crate) waker: Arc<ShardWaker>,
     /// Links here and on their way here, as other shards see them.
     links: Arc<AtomicUsize>,
     /// By slot, which names them to the system.
@@ -70,10 +70,10 @@ pub(crate) struct WorldState<M> {
     outward: TcpOptions,
     /// Pool memory that the world itself keeps ready, in bytes.
     pub(crate) kept: usize,
-    letters: Receiver<ShardMail<M>>,
-    doors: Arc<[MailboxSender<M>]>,
+    inbox: Receiver<ShardMail<M>>,
+    mailboxes: Arc<[MailboxSender<M>]>,
     control: SyncSender<M>,
-    /// Letters that found a full box. While there are any, the shard does not pump.
+    /// Messages that found a full mailbox. While there are any, the shard does not pump.
     held: VecDeque<(ShardId, ShardMail<M>)>,
     disks: DiskTable,
     /// Calls of libraries that have ended.
@@ -116,8 +116,8 @@ impl Listener {
 /// Everything that a [`WorldState`] is made of.
 pub(crate) struct WorldStateParts<M> {
     pub(crate) id: ShardId,
-    /// The shard's own among `doors`.
-    pub(crate) door: MailboxSender<M>,
+    /// The shard's own among `mailboxes`.
+    pub(crate) mailbox: MailboxSender<M>,
     pub(crate) pool: Pool,
     pub(crate) counters: Arc<Counters>,
     pub(crate) listeners: Vec<(ListenerId, TcpListener)>,
@@ -126,8 +126,8 @@ pub(crate) struct WorldStateParts<M> {
     pub(crate) closing_max: usize,
     pub(crate) on_exhausted: Option<fn()>,
     pub(crate) outward: TcpOptions,
-    pub(crate) letters: Receiver<ShardMail<M>>,
-    pub(crate) doors: Arc<[MailboxSender<M>]>,
+    pub(crate) inbox: Receiver<ShardMail<M>>,
+    pub(crate) mailboxes: Arc<[MailboxSender<M>]>,
     pub(crate) control: SyncSender<M>,
     pub(crate) jobs: BlockingPool,
 }
@@ -136,10 +136,10 @@ impl<M> WorldState<M> {
     pub(crate) fn new(parts: WorldStateParts<M>) -> Self {
         let listeners = parts.listeners.into_iter();
         WorldState {
-            ended: Arc::new(EndedCalls::new(parts.door.bell.clone())),
+            ended: Arc::new(EndedCalls::new(parts.mailbox.waker.clone())),
             ended_now: Vec::new(),
-            bell: parts.door.bell,
-            links: parts.door.load,
+            waker: parts.mailbox.waker,
+            links: parts.mailbox.load,
             id: parts.id,
             pool: parts.pool,
             now: crate::clock::now(),
@@ -156,8 +156,8 @@ impl<M> WorldState<M> {
             exhausted_again: Time(0),
             outward: parts.outward,
             kept: 0,
-            letters: parts.letters,
-            doors: parts.doors,
+            inbox: parts.inbox,
+            mailboxes: parts.mailboxes,
             control: parts.control,
             held: VecDeque::new(),
             disks: DiskTable::default(),
@@ -173,9 +173,9 @@ impl<M> WorldState<M> {
 
     // Mail.
 
-    /// The next letter; ask until there is none, once the bell was answered.
+    /// The next message for this shard; ask until there is none, after a wake-up.
     pub(crate) fn next_mail(&mut self) -> Option<ShardMail<M>> {
-        self.letters.try_recv().ok()
+        self.inbox.try_recv().ok()
     }
 
     /// Posts a message from the endpoint.
@@ -191,27 +191,27 @@ impl<M> WorldState<M> {
 
     /// Posts a link on its way.
     pub(crate) fn post_link(&mut self, to: ShardId, fd: OwnedFd, how: IncomingLink<M>) {
-        if let Some(door) = self.doors.get(usize::from(to.0)) {
-            door.load.fetch_add(1, Ordering::Relaxed);
+        if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
+            mailbox.load.fetch_add(1, Ordering::Relaxed);
         }
         self.post_or_hold(to, ShardMail::Link { fd, how });
     }
 
-    fn post_or_hold(&mut self, to: ShardId, letter: ShardMail<M>) {
+    fn post_or_hold(&mut self, to: ShardId, mail: ShardMail<M>) {
         if !self.held.is_empty() {
-            self.held.push_back((to, letter));
+            self.held.push_back((to, mail));
             return;
         }
-        self.try_post(to, letter);
+        self.try_post(to, mail);
     }
 
-    fn try_post(&mut self, to: ShardId, letter: ShardMail<M>) -> bool {
+    fn try_post(&mut self, to: ShardId, mail: ShardMail<M>) -> bool {
         // Endpoints post to shards that exist.
-        let Some(door) = self.doors.get(usize::from(to.0)) else { return true };
-        match door.try_post(letter) {
+        let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) else { return true };
+        match mailbox.try_post(mail) {
             PostOutcome::Done(woken) => self.counters.wakeups.add(u64::from(woken)),
-            PostOutcome::Full(letter) => {
-                self.held.push_front((to, letter));
+            PostOutcome::Full(mail) => {
+                self.held.push_front((to, mail));
                 return false;
             }
             // It has ended, as this one will soon.
@@ -220,10 +220,10 @@ impl<M> WorldState<M> {
         true
     }
 
-    /// Tries again what found a full box; true if nothing is held.
+    /// Tries again what found a full mailbox; true if nothing is held.
     pub(crate) fn flush_held_mail(&mut self) -> bool {
-        while let Some((to, letter)) = self.held.pop_front() {
-            if !self.try_post(to, letter) {
+        while let Some((to, mail)) = self.held.pop_front() {
+            if !self.try_post(to, mail) {
                 return false;
             }
         }
@@ -391,10 +391,10 @@ impl<M> WorldState<M> {
     }
 
     fn least_loaded_shard(&mut self) -> ShardId {
-        let count = self.doors.len();
+        let count = self.mailboxes.len();
         let from = self.next_shard;
         self.next_shard = (from + 1) % count;
-        let load = |at: usize| Some((self.doors.get(at)?.load.load(Ordering::Relaxed), at));
+        let load = |at: usize| Some((self.mailboxes.get(at)?.load.load(Ordering::Relaxed), at));
         let loads = (from..count).chain(0..from).filter_map(load);
         loads.min_by_key(|&(load, _)| load).map_or(self.id, |(_, at)| ShardId(at as u16))
     }
@@ -506,7 +506,7 @@ impl<M> WorldState<M> {
         self.jobs.submit(BlockingCall { disk, shard: self.id.0, slot, call });
     }
 
-    /// Takes back what libraries have ended; once the bell was answered.
+    /// Takes back what libraries have ended, after a wake-up.
     pub(crate) fn finish_library_calls(&mut self) {
         let mut ended = std::mem::take(&mut self.ended_now);
         self.ended.take(&mut ended);
@@ -549,10 +549,10 @@ mod tests {
 
     #[test]
     fn what_a_blocking_thread_may_still_use_is_not_let_go_with_its_shard() {
-        let (letters, inbox) = sync_channel(1);
+        let (sender, inbox) = sync_channel(1);
         let jobs = BlockingPool::without_threads(1);
-        let bell = Arc::new(ShardWaker::new().unwrap());
-        let door: MailboxSender<()> = MailboxSender { letters, bell, load: Arc::new(AtomicUsize::new(0)) };
+        let waker = Arc::new(ShardWaker::new().unwrap());
+        let mailbox: MailboxSender<()> = MailboxSender { sender, waker, load: Arc::new(AtomicUsize::new(0)) };
         let mut base = WorldState::new(WorldStateParts {
             id: ShardId(0),
             pool: Pool::new(1 << 20),
@@ -563,9 +563,9 @@ mod tests {
             closing_max: 1,
             on_exhausted: None,
             outward: TcpOptions::default(),
-            letters: inbox,
-            doors: Arc::new([door.clone()]),
-            door,
+            inbox,
+            mailboxes: Arc::new([mailbox.clone()]),
+            mailbox,
             control: sync_channel(1).0,
             jobs: jobs.clone(),
         });

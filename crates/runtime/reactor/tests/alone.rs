@@ -240,7 +240,7 @@ fn accepting_rests_without_descriptors() {
 }
 
 #[test]
-fn more_disks_than_letters_do_not_keep_a_world_from_starting() {
+fn more_disks_than_mailbox_places_do_not_keep_a_world_from_starting() {
     on_both("disks");
 }
 

@@ -101,7 +101,7 @@ enum LinkPhase<M> {
 impl<M> Epoll<M> {
     pub(crate) fn new(base: WorldState<M>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        poll.watch_edges(base.bell.fd(), WAKER_TOKEN, libc::EPOLLIN)?;
+        poll.watch_edges(base.waker.fd(), WAKER_TOKEN, libc::EPOLLIN)?;
         for (at, listener) in base.listeners.iter().flatten().enumerate() {
             poll.watch_level(listener.socket.as_raw_fd(), LISTENER_TOKEN + at as u64)?;
         }

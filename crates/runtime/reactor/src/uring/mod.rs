@@ -226,7 +226,7 @@ impl<'r, M> Uring<'r, M> {
     }
 
     fn watch_waker(&mut self) {
-        let poll = opcode::PollAdd::new(Fd(self.base.bell.fd()), libc::POLLIN as u32).multi(true);
+        let poll = opcode::PollAdd::new(Fd(self.base.waker.fd()), libc::POLLIN as u32).multi(true);
         self.push(kind::WAKER, 0, poll.build());
     }
 
@@ -264,7 +264,7 @@ impl<'r, M> Uring<'r, M> {
             kind::WAKER if !cqueue::more(of.flags) => self.watch_waker(),
             kind::LISTENER => self.listener_ready(slot as usize),
             kind::DIAL => self.handle_dial_ended(slot),
-            // A bell that goes on; a cancellation, of which the operation itself says how it ended.
+            // The poll of the waker, which goes on; a cancellation, of which the operation itself says how it ended.
             _ => {}
         }
     }
@@ -514,7 +514,7 @@ impl<M> World<M> for Uring<'_, M> {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd(&self.base.bell)
+        self.ring.fd(&self.base.waker)
     }
 
     fn next_deadline(&mut self) -> Option<Time> {

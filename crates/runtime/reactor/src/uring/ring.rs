@@ -93,17 +93,17 @@ impl<'r> Ring<'r> {
     /// Readable when something has completed or deferred work waits. The ring's own descriptor is not: who
     /// sleeps on it by epoll is not woken when work is deferred (nobody runs it while the thread waits
     /// elsewhere), so an eventfd is registered, which the kernel signals then too. Not in every case: what
-    /// completes because of a write to another eventfd, as the poll of the bell does, signals later or never,
-    /// since the kernel lets no eventfd signal another. So who rings the bell signals this one as well.
+    /// completes because of a write to another eventfd, as the poll of the waker does, signals later or never,
+    /// since the kernel lets no eventfd signal another. So what wakes the shard signals this one as well.
     ///
     /// It is readable when it is made: what completed between the caller's last look and this call has
     /// signalled nobody.
-    pub(crate) fn fd(&self, bell: &ShardWaker) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self, waker: &ShardWaker) -> BorrowedFd<'_> {
         if self.watch.get().is_none()
             && let Ok(event) = create_eventfd().map(Arc::new)
             && self.submitter.register_eventfd(event.as_raw_fd()).is_ok()
         {
-            bell.add_eventfd(event.clone());
+            waker.add_eventfd(event.clone());
             signal_eventfd(&event);
             let _ = self.watch.set(event);
         }
