@@ -347,7 +347,7 @@ mod tests {
         let user = account(b"right");
         assert_eq!(challenge.verify(Some(&user), None, &response_to(&challenge, b"wrong")), Err(ChapFailed));
         assert_eq!(challenge.verify(None, None, &response_to(&challenge, b"right")), Err(ChapFailed));
-        // Not even the stand-in's own secret opens the door.
+        // Not even the stand-in's own secret is accepted.
         assert_eq!(challenge.verify(None, None, &response_to(&challenge, &[0; 16])), Err(ChapFailed));
     }
 }

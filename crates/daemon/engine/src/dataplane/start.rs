@@ -155,15 +155,15 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
         group.connect_shards(&running, group_volumes);
     }
     // Weak: this thread must not keep the shards.
-    let doors = Arc::downgrade(&running);
+    let reactor = Arc::downgrade(&running);
     let stored = move |volume, ticket, durable| {
-        if let Some(running) = doors.upgrade() {
+        if let Some(running) = reactor.upgrade() {
             running.post(shard::home_of(volume, shards), Message::Stored(volume, ticket, durable));
         }
     };
-    let doors = Arc::downgrade(&running);
+    let reactor = Arc::downgrade(&running);
     let tell = move |shard, message| {
-        if let Some(running) = doors.upgrade() {
+        if let Some(running) = reactor.upgrade() {
             running.post(shard, message);
         }
     };

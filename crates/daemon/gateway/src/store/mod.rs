@@ -11,16 +11,16 @@
 //! | lock, unlock | the image is opened and its exclusive lock taken; it is closed |
 //!
 //! Reads, swaps and notifications are asynchronous. For the rest the libraries have only calls that wait, so threads of
-//! their own make them (`lanes`).
+//! their own make them (`blocking_calls`).
 //!
 //! Invariants:
 //! - Each request has one reply. If none has come in time it is [`StoreReply::Unknown`], and what comes later is dropped.
 //! - All goes by one client of the cluster, the images' blocks too: what bars it bars everything. Its number is the
 //!   instance's, and its addresses are in the pool before the instance is known to anyone.
 
+mod blocking_calls;
 mod cluster_map;
 mod group_key;
-mod lanes;
 mod names;
 mod open;
 mod placement;
@@ -38,8 +38,8 @@ use group::{CONFIGURATION_MAX, GroupName, InstanceId, ObjectName, StoreReply, St
 use rbd::{Client, ClusterOptions, Contents, Image, Library, OpenError, Pool, Watch, WriteIf};
 use volume::Uuid;
 
+use blocking_calls::{BlockingCalls, Subject};
 pub use group_key::GroupKey;
-use lanes::{Lanes, Subject};
 pub use placement::names as placement_names;
 
 /// How long an object has for an answer; the member asks again after that.
@@ -170,7 +170,7 @@ struct Shared {
     waiting: Mutex<BTreeMap<StoreTicket, Time>>,
     /// Calls that the cluster has.
     calls: AtomicUsize,
-    lanes: Lanes,
+    blocking_calls: BlockingCalls,
     volumes: Mutex<BTreeMap<Uuid, Volume>>,
     watch: Mutex<Option<Watch>>,
 }
@@ -370,7 +370,7 @@ impl Shared {
         work: impl FnOnce(&Shared) -> StoreReply + Send + 'static,
     ) {
         let own = shared.clone();
-        let taken = shared.lanes.run(subject, move || {
+        let taken = shared.blocking_calls.run(subject, move || {
             // Nobody waits for it any more, and it is asked for again if it is still wanted.
             if lock(&own.waiting).contains_key(&ticket) {
                 let reply = work(&own);

@@ -10,7 +10,7 @@ use buf::Errno;
 use group::InstanceId;
 use rbd::{Client, Contents, Library, Pool, WriteIf};
 
-use super::lanes::{Lanes, Subject};
+use super::blocking_calls::{BlockingCalls, Subject};
 use super::{
     GroupKey, GroupStore, Mailbox, SLOW_ANSWER, Shared, StoreError, StoreOptions, lock, names, watching,
 };
@@ -54,7 +54,7 @@ impl GroupStore {
             mailbox,
             waiting: Mutex::new(BTreeMap::new()),
             calls: AtomicUsize::new(0),
-            lanes: Lanes::default(),
+            blocking_calls: BlockingCalls::default(),
             volumes: Mutex::new(BTreeMap::new()),
             watch: Mutex::new(None),
         });
@@ -151,7 +151,7 @@ pub(super) fn remove(pool: &Pool, name: &str) -> Result<(), NoAnswer> {
 fn begin_watch(shared: &Arc<Shared>) -> Result<(), NoAnswer> {
     let (tell, told) = sync_channel(1);
     let own = shared.clone();
-    let is_begun = shared.lanes.run(Subject::Watch, move || {
+    let is_begun = shared.blocking_calls.run(Subject::Watch, move || {
         let _ = tell.try_send(watching::begin(&own));
     });
     if !is_begun {
@@ -164,5 +164,5 @@ fn begin_watch(shared: &Arc<Shared>) -> Result<(), NoAnswer> {
 pub(super) fn watch_again(shared: &Arc<Shared>) {
     let own = shared.clone();
     // If it cannot be begun, the member still reads the objects from time to time.
-    let _ = shared.lanes.run(Subject::Watch, move || watching::begin_again(&own));
+    let _ = shared.blocking_calls.run(Subject::Watch, move || watching::begin_again(&own));
 }

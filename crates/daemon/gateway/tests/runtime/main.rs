@@ -1,5 +1,5 @@
 //! Instances that run, with real sockets on loopback and a store in memory: they find each other, forward, take over
-//! what was killed or stopped, hand over, and live with strangers at their doors.
+//! what was killed or stopped, hand over, and refuse connections of strangers.
 
 mod proxy;
 mod store;

@@ -19,7 +19,7 @@ use volume::{
 
 use crate::faulty_path::FaultyPath;
 use crate::node::Node;
-use crate::plan::{DOORS, Plan, QUEUE_TIMEOUT, SPAN, address};
+use crate::plan::{PORTALS, Plan, QUEUE_TIMEOUT, SPAN, address};
 
 const FLIGHTS_MAX: usize = 8;
 /// Beyond the time that an operation waits: for a command's own time-outs, aborts and resets.
@@ -228,10 +228,10 @@ impl History {
     /// Something goes wrong, perhaps.
     fn problem(&mut self) {
         let plan = self.plan.clone();
-        let door = self.chance.below(DOORS.len() as u64) as usize;
+        let portal = self.chance.below(PORTALS.len() as u64) as usize;
         if self.chance.chance_permille(plan.lose_permille) {
             let silent = self.chance.chance_permille(300);
-            let connections = self.world.connections_via(address(door));
+            let connections = self.world.connections_via(address(portal));
             if !connections.is_empty() {
                 let peer = *self.chance.pick(&connections);
                 if silent { self.world.lose_silently(peer) } else { self.world.reset(peer) }
@@ -240,14 +240,14 @@ impl History {
         if self.chance.chance_permille(plan.silence_permille + plan.close_permille) {
             let silent = self.chance.chance_permille(500);
             self.world.set_reachability(
-                address(door),
+                address(portal),
                 if silent { Reachability::Silent } else { Reachability::Refused },
             );
             if !silent {
-                let connections = self.world.connections_via(address(door));
+                let connections = self.world.connections_via(address(portal));
                 connections.into_iter().for_each(|peer| self.world.reset(peer));
             }
-            self.shut.push(door);
+            self.shut.push(portal);
         }
         if !self.shut.is_empty() && self.chance.chance_permille(60) {
             self.world.set_reachability(address(self.shut.pop().expect("not empty")), Reachability::Open);
@@ -267,7 +267,7 @@ impl History {
                 PathAccess::Transition,
             ];
             let to = *self.chance.pick(&states);
-            self.set_access(door, to);
+            self.set_access(portal, to);
         }
         if self.chance.chance_permille(plan.cancel_permille) {
             let ids: Vec<u64> = self.flights[0].keys().copied().collect();
@@ -280,9 +280,9 @@ impl History {
         }
     }
 
-    fn set_access(&mut self, door: usize, to: PathAccess) {
+    fn set_access(&mut self, portal: usize, to: PathAccess) {
         self.tally.changes += 1;
-        let ask = VolumeRequest::SetAccess { ports: vec![PortId(door as u16 + 1)], to, by: None };
+        let ask = VolumeRequest::SetAccess { ports: vec![PortId(portal as u16 + 1)], to, by: None };
         self.world
             .send_message(ShardId(0), Message::Control(5, ControlRequest::VolumeRequest(VolumeId(0), ask)));
     }
@@ -306,9 +306,9 @@ impl History {
 
     /// Everything heals, and what is left ends in time.
     fn heal(&mut self) {
-        for door in 0..DOORS.len() {
-            self.world.set_reachability(address(door), Reachability::Open);
-            self.set_access(door, PathAccess::Optimized);
+        for portal in 0..PORTALS.len() {
+            self.world.set_reachability(address(portal), Reachability::Open);
+            self.set_access(portal, PathAccess::Optimized);
         }
         self.wait("what is in work", |history| history.flights.iter().all(BTreeMap::is_empty));
         for host in 0..self.volumes.len() {

@@ -32,21 +32,21 @@ pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// One of the target's addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Door {
+pub struct TargetPortal {
     pub protocol: Protocol,
     pub port: u16,
 }
 
 /// Two of each protocol, each a port of its own.
-pub const DOORS: [Door; 4] = [
-    Door { protocol: Protocol::Iscsi, port: 3260 },
-    Door { protocol: Protocol::Iscsi, port: 3261 },
-    Door { protocol: Protocol::Nvme, port: 4420 },
-    Door { protocol: Protocol::Nvme, port: 4421 },
+pub const PORTALS: [TargetPortal; 4] = [
+    TargetPortal { protocol: Protocol::Iscsi, port: 3260 },
+    TargetPortal { protocol: Protocol::Iscsi, port: 3261 },
+    TargetPortal { protocol: Protocol::Nvme, port: 4420 },
+    TargetPortal { protocol: Protocol::Nvme, port: 4421 },
 ];
 
-pub fn address(door: usize) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], DOORS[door].port))
+pub fn address(portal: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], PORTALS[portal].port))
 }
 
 /// See the module.
@@ -55,7 +55,7 @@ pub struct Plan {
     pub seed: u64,
     /// Shards of the target; hosts come behind them.
     pub shards: u16,
-    /// The doors of each host's paths. The first host writes and reads, others only read.
+    /// The portals of each host's paths. The first host writes and reads, others only read.
     pub hosts: Vec<Vec<usize>>,
     pub policy: PathPolicy,
     pub digests: bool,
@@ -84,7 +84,7 @@ impl Plan {
         let problem = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         let hosts = (0..chance.between(1, 2)).map(|_| {
             let paths = chance.between(1, 4);
-            (0..paths).map(|_| chance.below(DOORS.len() as u64) as usize).collect()
+            (0..paths).map(|_| chance.below(PORTALS.len() as u64) as usize).collect()
         });
         Plan {
             seed,
@@ -138,9 +138,9 @@ impl Plan {
         let iscsi: Portal = exports.portals[0].clone();
         let nvme: NvmePortal = exports.nvme.portals[0].clone();
         (exports.portals, exports.nvme.portals) = (vec![], vec![]);
-        for (at, door) in (0..).zip(&DOORS) {
+        for (at, portal) in (0..).zip(&PORTALS) {
             let (listener, port) = (ListenerId(at), PortId(at + 1));
-            match door.protocol {
+            match portal.protocol {
                 Protocol::Iscsi => {
                     let portal = Portal { listener, port, group: at + 1, ..iscsi.clone() };
                     exports.portals.push(Portal { address: address(at.into()), ..portal });
@@ -170,7 +170,7 @@ impl Plan {
             true => self.shard(id),
             false => Node::Host(Box::new(Client::new())),
         });
-        for (at, _) in DOORS.iter().enumerate() {
+        for (at, _) in PORTALS.iter().enumerate() {
             world.add_listener(address(at), ListenerId(at as u16), self.target());
         }
         self.serve(&mut world, disk, None);
@@ -206,12 +206,12 @@ impl Plan {
 
     /// The paths of a host. Every session and every host has a name of its own.
     pub fn paths(&self, host: usize) -> Vec<FaultyPath> {
-        let path = |(at, &door): (usize, &usize)| match DOORS[door].protocol {
+        let path = |(at, &portal): (usize, &usize)| match PORTALS[portal].protocol {
             Protocol::Iscsi => {
                 let isid = Isid::random([1, 2, host as u8], at as u16);
                 let name = format!("iqn.2026-11.test:host{host}");
                 let mut settings =
-                    IscsiSettings::new(vec![address(door)], target::TARGET_NAME.to_owned(), 0, name, isid);
+                    IscsiSettings::new(vec![address(portal)], target::TARGET_NAME.to_owned(), 0, name, isid);
                 if self.digests {
                     settings.negotiation.header_digest = vec![Digest::Crc32c];
                     settings.negotiation.data_digest = vec![Digest::Crc32c];
@@ -225,7 +225,7 @@ impl Plan {
                 let nqn = Nqn::parse(&format!("nqn.2026-11.test:host{host}")).unwrap();
                 let id = HostId::new([host as u8 + 1; 16]).unwrap();
                 let subsystem = Nqn::parse(target::SUBSYSTEM_NQN).unwrap();
-                let mut settings = NvmeSettings::new(vec![address(door)], subsystem, 1, nqn, id);
+                let mut settings = NvmeSettings::new(vec![address(portal)], subsystem, 1, nqn, id);
                 (settings.header_digest, settings.data_digest) = (self.digests, self.digests);
                 settings.queues = self.queues;
                 settings.times = NvmeTimeouts::default();

@@ -12,7 +12,7 @@ use volume::Uuid;
 /// Jobs that wait for one subject: the member asks again while the cluster is silent.
 const JOBS_MAX: usize = 16;
 /// Threads at a time: a group may open all its volumes at once.
-const LANES_MAX: usize = 256;
+const THREADS_MAX: usize = 256;
 
 /// What a thread works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,28 +28,28 @@ pub(crate) enum Subject {
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Default)]
-pub(crate) struct Lanes(Arc<Mutex<BTreeMap<Subject, VecDeque<Job>>>>);
+pub(crate) struct BlockingCalls(Arc<Mutex<BTreeMap<Subject, VecDeque<Job>>>>);
 
-impl Lanes {
+impl BlockingCalls {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Subject, VecDeque<Job>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has it done behind the subject's other jobs; false: there are too many already, and it is not done.
     pub(crate) fn run(&self, subject: Subject, job: impl FnOnce() + Send + 'static) -> bool {
-        let mut lanes = self.lock();
-        if let Some(jobs) = lanes.get_mut(&subject) {
+        let mut queues = self.lock();
+        if let Some(jobs) = queues.get_mut(&subject) {
             if jobs.len() >= JOBS_MAX {
                 return false;
             }
             jobs.push_back(Box::new(job));
             return true;
         }
-        if lanes.len() >= LANES_MAX {
+        if queues.len() >= THREADS_MAX {
             return false;
         }
-        lanes.insert(subject, VecDeque::from([Box::new(job) as Job]));
-        drop(lanes);
+        queues.insert(subject, VecDeque::from([Box::new(job) as Job]));
+        drop(queues);
         let own = self.clone();
         let begun = thread::Builder::new().name("bw-group-store".to_owned()).spawn(move || own.work(subject));
         if begun.is_err() {
@@ -60,12 +60,12 @@ impl Lanes {
 
     fn work(&self, subject: Subject) {
         loop {
-            let mut lanes = self.lock();
-            let Some(job) = lanes.get_mut(&subject).and_then(VecDeque::pop_front) else {
-                lanes.remove(&subject);
+            let mut queues = self.lock();
+            let Some(job) = queues.get_mut(&subject).and_then(VecDeque::pop_front) else {
+                queues.remove(&subject);
                 return;
             };
-            drop(lanes);
+            drop(queues);
             job();
         }
     }
@@ -79,19 +79,19 @@ mod tests {
 
     #[test]
     fn jobs_of_a_subject_are_done_in_order_and_bounded() {
-        let lanes = Lanes::default();
+        let calls = BlockingCalls::default();
         let (go, wait) = channel::<()>();
         let (tell, done) = channel();
-        assert!(lanes.run(Subject::Monitors, move || wait.recv().unwrap()));
+        assert!(calls.run(Subject::Monitors, move || wait.recv().unwrap()));
         let mut taken = 0;
         for number in 0..JOBS_MAX * 2 {
             let tell = tell.clone();
-            taken += usize::from(lanes.run(Subject::Monitors, move || tell.send(number).unwrap()));
+            taken += usize::from(calls.run(Subject::Monitors, move || tell.send(number).unwrap()));
         }
         // The first may have been begun already, or not.
         assert!((JOBS_MAX - 1..=JOBS_MAX).contains(&taken), "{taken}");
         let tell = tell.clone();
-        assert!(lanes.run(Subject::Watch, move || tell.send(1000).unwrap()), "another subject does not wait");
+        assert!(calls.run(Subject::Watch, move || tell.send(1000).unwrap()), "another subject does not wait");
         assert_eq!(done.recv().unwrap(), 1000);
         go.send(()).unwrap();
         assert_eq!(
