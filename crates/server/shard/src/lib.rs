@@ -53,7 +53,7 @@ pub use message::{
     AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionStatus, ControlReport, ControlRequest,
     ErrorCause, ErrorCounters, FromGateway, GroupStep, HostAuthentication, IoCounters, LinkHandoff,
     MakeBackend, MakeNetworkBackend, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
-    QueueRefusal, QueueRequest, RestBlocker, SessionMemoryNeeds, SessionStatus, ShardListing, ToGateway,
+    QueueRefusal, QueueRequest, QuiesceBlocker, SessionMemoryNeeds, SessionStatus, ShardListing, ToGateway,
     VolumeSpec, VolumeStatus, VolumeWork,
 };
 pub use nvme_server::{

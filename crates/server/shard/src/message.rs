@@ -245,15 +245,15 @@ pub enum ControlRequest {
         /// How long initiators may take.
         grace: std::time::Duration,
     },
-    /// Come to rest, so that another process can go on. Answered with [`ControlReport::Done`] when the shard is still,
-    /// or at once with [`ControlReport::NotAtRest`] if it can never be.
-    Rest,
-    /// The time to come to rest is over: connections whose commands wait for their hosts are left behind.
-    ForceRest,
+    /// Quiesce, so that another process can go on. Answered with [`ControlReport::Done`] when the shard is quiesced, or at
+    /// once with [`ControlReport::NotQuiesced`] if it can never be.
+    Quiesce,
+    /// The time to quiesce is over: connections whose commands wait for their hosts are left behind.
+    ForceQuiesce,
     /// Have what was told to other shards before arrive there. Sent to every shard, twice: an answer may cause another
     /// message.
     Settle,
-    /// Save what the shard has: [`ControlReport::Saved`], or why not. It stays at rest.
+    /// Save what the shard has: [`ControlReport::Saved`], or why not. It stays quiesced.
     Save,
     /// Go on as if nothing had happened.
     Resume,
@@ -270,19 +270,19 @@ pub enum ControlReport {
     NoVolume,
     /// What there is.
     Listing(Box<ShardListing>),
-    /// The shard as it is at rest.
+    /// The quiesced shard.
     Saved(Box<ShardSnapshot>),
-    /// It is not at rest, and this keeps it from it.
-    NotAtRest(RestBlocker),
+    /// It is not quiesced, for this reason.
+    NotQuiesced(QuiesceBlocker),
 }
 
-/// What keeps a shard from rest.
+/// What keeps a shard from being quiesced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RestBlocker {
-    /// Nobody has asked it to come to rest.
+pub enum QuiesceBlocker {
+    /// Nobody has asked for it.
     Active,
-    /// It is coming to rest already.
-    Resting,
+    /// It is being quiesced already.
+    Quiescing,
     /// The daemon stops.
     Stopping,
     /// This volume is held by peers, to whom it is connected.
@@ -318,32 +318,32 @@ pub enum VolumeWork {
 }
 
 /// In words.
-impl std::fmt::Display for RestBlocker {
+impl std::fmt::Display for QuiesceBlocker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            RestBlocker::Active => f.write_str("it was not asked to come to rest"),
-            RestBlocker::Resting => f.write_str("another replacement is under way"),
-            RestBlocker::Stopping => f.write_str("the daemon is stopping"),
-            RestBlocker::GroupVolume(name) => {
+            QuiesceBlocker::Active => f.write_str("it was not asked to come to rest"),
+            QuiesceBlocker::Quiescing => f.write_str("another replacement is under way"),
+            QuiesceBlocker::Stopping => f.write_str("the daemon is stopping"),
+            QuiesceBlocker::GroupVolume(name) => {
                 write!(
                     f,
                     "volume {name} is one of a gateway group, and connections to other gateways cannot be moved"
                 )
             }
-            RestBlocker::RemoteVolume(name) => {
+            QuiesceBlocker::RemoteVolume(name) => {
                 write!(f, "volume {name} is held by other targets, and connections to them cannot be moved")
             }
-            RestBlocker::Commands { host, commands } => {
+            QuiesceBlocker::Commands { host, commands } => {
                 write!(f, "{commands} commands do not end, most of them of {host}")
             }
-            RestBlocker::Memory => f.write_str("commands wait for memory"),
-            RestBlocker::Requests => f.write_str("changes of volumes or sessions are under way"),
-            RestBlocker::Volume(name, VolumeWork::Operations(operations)) => {
+            QuiesceBlocker::Memory => f.write_str("commands wait for memory"),
+            QuiesceBlocker::Requests => f.write_str("changes of volumes or sessions are under way"),
+            QuiesceBlocker::Volume(name, VolumeWork::Operations(operations)) => {
                 write!(f, "{operations} operations of volume {name} do not end")
             }
-            RestBlocker::Volume(name, VolumeWork::State(why)) => write!(f, "volume {name}: {why}"),
-            RestBlocker::Sockets => f.write_str("what is out on sockets has not come back"),
-            RestBlocker::NoMemory => f.write_str("memory is short"),
+            QuiesceBlocker::Volume(name, VolumeWork::State(why)) => write!(f, "volume {name}: {why}"),
+            QuiesceBlocker::Sockets => f.write_str("what is out on sockets has not come back"),
+            QuiesceBlocker::NoMemory => f.write_str("memory is short"),
         }
     }
 }

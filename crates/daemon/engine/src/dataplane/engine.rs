@@ -288,7 +288,7 @@ impl Engine for Shards {
                 ControlReport::NoVolume
                 | ControlReport::Listing(_)
                 | ControlReport::Saved(_)
-                | ControlReport::NotAtRest(_),
+                | ControlReport::NotQuiesced(_),
             ) => Err(EngineError::Lingers),
             Err(why) => Err(EngineError::Unsettled(why.to_string())),
         }

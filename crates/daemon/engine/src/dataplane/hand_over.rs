@@ -8,7 +8,7 @@ use std::{
 };
 
 use endpoint::ShardId;
-use shard::{ControlReport, ControlRequest, RestBlocker, ShardSnapshot, TargetSnapshot};
+use shard::{ControlReport, ControlRequest, QuiesceBlocker, ShardSnapshot, TargetSnapshot};
 
 use super::{
     inbox::ExpectedReply,
@@ -79,7 +79,7 @@ impl Shards {
         let until = Instant::now() + within;
         let mut waiting = Vec::new();
         for shard in self.shard_ids() {
-            waiting.push(self.ask(shard, ControlRequest::Rest)?);
+            waiting.push(self.ask(shard, ControlRequest::Quiesce)?);
         }
         let is_in_time =
             |one: ExpectedReply| match one.wait_for_report(until.saturating_duration_since(Instant::now())) {
@@ -93,7 +93,7 @@ impl Shards {
         }
         if !rests {
             // Connections whose commands wait for their hosts are left; what has begun on a volume is not.
-            self.ask_all(|| ControlRequest::ForceRest)?;
+            self.ask_all(|| ControlRequest::ForceQuiesce)?;
             std::thread::sleep(FORCED_REST_TIMEOUT);
         }
         self.ask_all(|| ControlRequest::Settle)?;
@@ -105,7 +105,7 @@ impl Shards {
             self.request_all(|| ControlRequest::Save, ANSWER_TIMEOUT).map_err(|why| blocked(&why))?;
         let saved = |report| match report {
             ControlReport::Saved(snapshot) => Ok(*snapshot),
-            ControlReport::NotAtRest(why) => Err(does_not_rest(&why)),
+            ControlReport::NotQuiesced(why) => Err(not_quiesced(&why)),
             ControlReport::Done
             | ControlReport::Refused(_)
             | ControlReport::NoVolume
@@ -140,14 +140,14 @@ fn blocked(why: &EngineError) -> HandOverError {
     HandOverError::Blocked(why.to_string())
 }
 
-fn does_not_rest(why: &RestBlocker) -> HandOverError {
+fn not_quiesced(why: &QuiesceBlocker) -> HandOverError {
     HandOverError::Blocked(format!("it does not come to rest in time: {why}"))
 }
 
 fn done_or_blocked(report: ControlReport) -> Result<(), HandOverError> {
     match report {
         ControlReport::Done => Ok(()),
-        ControlReport::NotAtRest(why) => Err(does_not_rest(&why)),
+        ControlReport::NotQuiesced(why) => Err(not_quiesced(&why)),
         ControlReport::Refused(_)
         | ControlReport::NoVolume
         | ControlReport::Listing(_)

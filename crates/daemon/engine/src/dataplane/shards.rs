@@ -125,7 +125,7 @@ impl Shards {
             | ControlReport::Refused(_)
             | ControlReport::NoVolume
             | ControlReport::Saved(_)
-            | ControlReport::NotAtRest(_) => None,
+            | ControlReport::NotQuiesced(_) => None,
         };
         Ok(reports.into_iter().filter_map(listing).collect())
     }
@@ -156,7 +156,7 @@ impl Shards {
                 Err(EngineError::Unsupported(refusal::refusal_text(name, &refusal)))
             }
             ControlReport::NoVolume => Err(EngineError::Lingers),
-            ControlReport::Listing(_) | ControlReport::Saved(_) | ControlReport::NotAtRest(_) => {
+            ControlReport::Listing(_) | ControlReport::Saved(_) | ControlReport::NotQuiesced(_) => {
                 Err(EngineError::Stopped)
             }
         }
@@ -179,7 +179,7 @@ impl Shards {
                 | ControlReport::NoVolume
                 | ControlReport::Listing(_)
                 | ControlReport::Saved(_)
-                | ControlReport::NotAtRest(_) => {
+                | ControlReport::NotQuiesced(_) => {
                     let why = format!("shard {} still has another volume in this one's place", shard.0);
                     return Err(EngineError::Start(why));
                 }

@@ -15,7 +15,7 @@ use super::command_times::CommandTimes;
 use super::local_volumes::LocalVolumes;
 use super::nvme::queue_conn::QueueConn;
 use super::payload_step::{CommandConn, ParkedSteps};
-use super::rest::HeldCommand;
+use super::quiesce::HeldCommand;
 use super::throttle::HostLimit;
 use crate::exports::PlacementOutcome;
 use crate::link_table::{LinkOwner, LinkTable};
@@ -133,10 +133,10 @@ pub(super) struct Session {
     pub(super) leaves: bool,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
-    /// Commands that came while the shard comes to rest.
+    /// Commands that came while the shard is quiesced.
     pub(super) held: Vec<HeldCommand<ScsiCommand>>,
-    /// It has come to rest.
-    pub(super) rested: bool,
+    /// It is quiesced.
+    pub(super) quiesced: bool,
 }
 
 impl Session {

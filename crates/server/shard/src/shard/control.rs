@@ -126,12 +126,12 @@ impl Shard {
             }
             ControlRequest::List => ControlReport::Listing(Box::new(self.make_listing(cx))),
             ControlRequest::Stop { grace } => return self.start_stop(cx, id, grace),
-            ControlRequest::Rest => return self.start_rest(cx, id),
-            ControlRequest::ForceRest => return self.force_rest(id),
+            ControlRequest::Quiesce => return self.start_quiesce(cx, id),
+            ControlRequest::ForceQuiesce => return self.force_quiesce(id),
             ControlRequest::Settle => return self.report_when_applied(cx, id),
             ControlRequest::Save => self.save_report(cx),
             ControlRequest::Resume => {
-                self.resume_from_rest(cx);
+                self.end_quiesce(cx);
                 ControlReport::Done
             }
         };
@@ -233,7 +233,7 @@ impl Shard {
 
     fn start_stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
         self.parts.log.record(&Event::new(EventKind::Stop));
-        self.resume_from_rest(cx);
+        self.end_quiesce(cx);
         let deadline = cx.now + grace;
         self.parts.stopping =
             Some(StopProgress { request: id, deadline, flushing: None, in_doubt: false, told: false });

@@ -24,7 +24,7 @@ pub(super) struct DeferredSteps {
     queue: VecDeque<AnyStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
-    /// Nothing begins: the shard comes to rest.
+    /// Nothing begins: the shard is quiesced.
     pub(super) halted: bool,
     /// What the servers want now follows from operations that have ended.
     pub(super) follows: bool,

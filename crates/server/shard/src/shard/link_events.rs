@@ -7,7 +7,7 @@ use stream::{Connection, Received, RecvOp, SendOp, Tag};
 use super::Shard;
 use super::connections::ConnKind;
 use super::protocol_front::ProtocolFront;
-use super::rest;
+use super::quiesce;
 
 impl Shard {
     pub(super) fn handle_conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
@@ -56,14 +56,14 @@ impl Shard {
         self.forget_if_drained(id);
     }
 
-    /// A batch comes back of which the socket has taken a part only: its connection comes to rest.
+    /// A batch comes back of which the socket has taken a part only: its connection is quiesced.
     pub(super) fn handle_conn_send_cut(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp, written: usize) {
         let Some(owner) = self.parts.conns.links.note_send_released(id, written, !op.is_stable()) else {
             return;
         };
         let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
-            // Only sessions and queues come to rest.
+            // Only sessions and queues are quiesced.
             ConnKind::Login(pending_login) => pending_login.login.handle_send_released(),
             ConnKind::Session(session) => session.proto.handle_send_cut(cx, owner.link, op, written),
             ConnKind::Queue(queue) => queue.proto.handle_send_cut(op, written),
@@ -77,9 +77,9 @@ impl Shard {
         let Some(conn) = self.parts.conns.get_mut(tag) else { return };
         conn.touched = false;
         match &conn.kind {
-            ConnKind::Login(_) if rest::freeze_login(&mut self.parts.resting, tag) => {}
+            ConnKind::Login(_) if quiesce::freeze_login(&mut self.parts.quiesce, tag) => {}
             ConnKind::Queue(queue)
-                if queue.is_connecting() && rest::freeze_login(&mut self.parts.resting, tag) => {}
+                if queue.is_connecting() && quiesce::freeze_login(&mut self.parts.quiesce, tag) => {}
             ConnKind::Login(_) => self.iscsi.run_login_events(cx, &mut self.parts, tag),
             ConnKind::Session(_) => self.iscsi.run_session_events(cx, &mut self.parts, tag),
             ConnKind::Queue(_) => self.nvme.run_queue_events(cx, &mut self.parts, tag),

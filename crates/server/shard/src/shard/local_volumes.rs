@@ -22,7 +22,7 @@ use crate::message::{
     BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, ToGateway, VolumeSpec, VolumeStatus,
 };
 
-mod rest;
+mod quiesce;
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {

@@ -21,7 +21,7 @@ mod operations;
 mod outbox;
 mod payload_step;
 mod protocol_front;
-mod rest;
+mod quiesce;
 mod snapshot;
 mod throttle;
 mod unauthenticated_conns;
@@ -55,7 +55,7 @@ use network_backends::RemoteBackends;
 use nvme::NvmeFront;
 use outbox::Outbox;
 use protocol_front::ProtocolFront;
-use rest::RestProgress;
+use quiesce::QuiesceProgress;
 pub use snapshot::{CarriedNumbers, RestoreError, RestoreFailure};
 use throttle::ThrottledSteps;
 use unauthenticated_conns::UnauthenticatedConns;
@@ -94,7 +94,7 @@ struct SharedParts {
     throttled: ThrottledSteps,
     outbox: Outbox,
     stopping: Option<StopProgress>,
-    resting: Option<Box<RestProgress>>,
+    quiesce: Option<Box<QuiesceProgress>>,
     /// Links whose operations are to come back.
     halts: VecDeque<LinkId>,
     /// Links of connections that were restored, by number, until they arrive.
@@ -180,7 +180,7 @@ impl Shard {
             throttled: ThrottledSteps::default(),
             outbox: Outbox::new(id, shards),
             stopping: None,
-            resting: None,
+            quiesce: None,
             halts: VecDeque::new(),
             carried_links: HashMap::new(),
             log: Log::default(),
@@ -396,7 +396,7 @@ impl Endpoint for Shard {
             more |= self.run_recalls(cx);
             more |= self.advance_stop(cx);
             if !more {
-                more = self.advance_rest();
+                more = self.advance_quiesce();
             }
             if !more {
                 break;

@@ -48,13 +48,13 @@ impl History {
         let stage = self.chance.below(8);
         if stage == 0 {
             let within = Duration::from_micros(self.chance.below(2_000));
-            self.ask_shards(within, || ControlRequest::Rest);
+            self.ask_shards(within, || ControlRequest::Quiesce);
             // What is told of it afterwards is nobody's.
             self.take_back();
             self.reports.clear();
             return;
         }
-        let rests = self.ask_shards(WITHIN, || ControlRequest::Rest);
+        let rests = self.ask_shards(WITHIN, || ControlRequest::Quiesce);
         let done = rests.iter().filter(|report| matches!(report, ControlReport::Done)).count();
         if done < usize::from(self.plan.shards) {
             self.tally.not_at_rest += 1;
@@ -81,7 +81,7 @@ impl History {
         for report in reports {
             match report {
                 ControlReport::Saved(part) => parts.push(*part),
-                ControlReport::NotAtRest(_) => {
+                ControlReport::NotQuiesced(_) => {
                     self.tally.not_at_rest += 1;
                     return None;
                 }
@@ -141,7 +141,7 @@ fn a_snapshot_of_version_1_is_read() {
         Plan { scsi_hosts: 1, nvme_hosts: 1, shards: 1, connections: 1, queues: 1, ..Plan::changing(3) };
     let mut history = History::new(plan);
     history.quiesce();
-    assert_eq!(history.ask_shards(WITHIN, || ControlRequest::Rest).len(), 1);
+    assert_eq!(history.ask_shards(WITHIN, || ControlRequest::Quiesce).len(), 1);
     history.all_do(|| ControlRequest::Settle);
     let snapshot = history.save().expect("it is at rest");
     assert_eq!((snapshot.connection_counts(), snapshot.left_behind()), ((1, 2), &[][..]));

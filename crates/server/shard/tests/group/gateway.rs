@@ -173,7 +173,7 @@ impl Gateway {
 
     /// Asks shard 0 to come to rest, as for another process, and gives its report.
     pub fn ask_to_rest(&mut self) -> Option<ControlReport> {
-        self.world.send_message(ShardId(0), Message::Control(7, ControlRequest::Rest));
+        self.world.send_message(ShardId(0), Message::Control(7, ControlRequest::Quiesce));
         self.world.run_for(Duration::from_millis(1));
         self.world.take_control_messages().into_iter().find_map(|(_, message)| match message {
             Message::Report(7, report) => Some(report),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blockwire_shard::{ControlReport, RestBlocker};
+use blockwire_shard::{ControlReport, QuiesceBlocker};
 use volume::VolumeId;
 use zerocopy::little_endian::U32;
 
@@ -241,7 +241,7 @@ fn a_gateway_cannot_be_replaced_by_another_process() {
     let mut cluster = Cluster::new(Plan::new(1));
     cluster.run_for(Duration::from_millis(50));
     let report = cluster.gateways[0].ask_to_rest();
-    let Some(ControlReport::NotAtRest(why @ RestBlocker::GroupVolume(_))) = report else {
+    let Some(ControlReport::NotQuiesced(why @ QuiesceBlocker::GroupVolume(_))) = report else {
         panic!("{report:?}");
     };
     assert!(why.to_string().contains("gateway group"), "{why}");

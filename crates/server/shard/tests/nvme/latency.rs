@@ -146,7 +146,7 @@ impl Case {
             | ControlReport::Refused(_)
             | ControlReport::NoVolume
             | ControlReport::Saved(_)
-            | ControlReport::NotAtRest(_) => None,
+            | ControlReport::NotQuiesced(_) => None,
         });
         found.expect("the shard answers")
     }

@@ -120,7 +120,7 @@ impl IscsiFront {
             leaves: false,
             closed: false,
             held: Vec::new(),
-            rested: false,
+            quiesced: false,
         };
         let conn = Conn::new(ConnKind::Session(Box::new(session)));
         let Ok(tag) = parts.conns.insert(conn) else {
@@ -250,7 +250,7 @@ impl IscsiFront {
         event: TargetEvent<Request>,
     ) {
         match event {
-            TargetEvent::Command { tag, command, data_out } if parts.is_resting() => {
+            TargetEvent::Command { tag, command, data_out } if parts.is_quiescing() => {
                 self.hold_command(cx, parts, conn, (tag, command, data_out))
             }
             TargetEvent::Command { tag, command, data_out } => {

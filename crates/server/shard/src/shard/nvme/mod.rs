@@ -41,7 +41,7 @@ use crate::exports::{Exports, PlacementQuery};
 use crate::log::{Log, LogLine, NvmeLogLine};
 use crate::message::{Message, NvmeMessage, QueueGrant};
 use crate::shard::outbox::Outbox;
-use crate::shard::rest::HeldCommand;
+use crate::shard::quiesce::HeldCommand;
 use formats::PendingFormats;
 pub(super) use open_queues::controller_spec;
 use queue_conn::{ConnectRequest, OpenQueue, QueueConn, QueueState};
@@ -445,7 +445,7 @@ impl NvmeFront {
         conn: Tag,
         event: TargetEvent<Sqe>,
     ) {
-        let resting = parts.is_resting();
+        let is_quiescing = parts.is_quiescing();
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
@@ -455,7 +455,7 @@ impl NvmeFront {
             return self.handle_unconnected_event(cx, parts, conn, event);
         };
         match event {
-            TargetEvent::Command { tag, command, data_out } if resting => {
+            TargetEvent::Command { tag, command, data_out } if is_quiescing => {
                 self.hold_command(cx, parts, conn, (tag, command, data_out));
             }
             TargetEvent::Command { tag, command, data_out } => {

@@ -11,7 +11,7 @@ use stream::{Connection, ConnectionClose, Tag, TargetConnection};
 use crate::message::QueueGrant;
 use crate::shard::command_times::CommandTimes;
 use crate::shard::payload_step::{CommandConn, ParkedSteps};
-use crate::shard::rest::HeldCommand;
+use crate::shard::quiesce::HeldCommand;
 use crate::shard::throttle::HostLimit;
 
 /// A connection of an NVMe host.
@@ -37,10 +37,10 @@ pub(in crate::shard) struct QueueConn {
     pub(in crate::shard) gone: bool,
     /// `TargetEvent::Closed` has come.
     pub(in crate::shard) closed: bool,
-    /// Commands that came while the shard comes to rest.
+    /// Commands that came while the shard is quiesced.
     pub(in crate::shard) held: Vec<HeldCommand<Sqe>>,
-    /// It has come to rest.
-    pub(in crate::shard) rested: bool,
+    /// It is quiesced.
+    pub(in crate::shard) quiesced: bool,
 }
 
 /// How far a connection is.
@@ -104,7 +104,7 @@ impl QueueConn {
             gone: false,
             closed: false,
             held: Vec::new(),
-            rested: false,
+            quiesced: false,
         }
     }
 

@@ -198,7 +198,7 @@ impl Shard {
             leaves: false,
             closed: false,
             held: Vec::new(),
-            rested: false,
+            quiesced: false,
         };
         let conn = Conn::new(ConnKind::Session(Box::new(session)));
         let tag = self.parts.conns.insert(conn).map_err(|_| RestoreFailure::Full)?;

@@ -1,4 +1,4 @@
-//! From a shard at rest to plain data.
+//! From a quiesced shard to plain data.
 //!
 //! Invariant: saving changes nothing that a host sees: the shard can still go on.
 
@@ -14,7 +14,7 @@ use volume::{Identity, VolumeId};
 use super::super::Shard;
 use super::super::connections::{ConnKind, Session};
 use super::super::nvme::queue_conn::QueueConn;
-use crate::message::{ControlReport, RestBlocker};
+use crate::message::{ControlReport, QuiesceBlocker};
 use crate::target_snapshot::{
     AcceptedBody, ControllerBody, LeftBehind, LeftBehindCause, LinkBody, LostNexusBody, NamesBody, QueueBody,
     SessionBody, ShardBody, ShardSnapshot,
@@ -23,13 +23,13 @@ use crate::target_snapshot::{
 /// A session or queue is left behind, or nothing can be saved now.
 enum NotSaved {
     Left(LeftBehindCause),
-    Blocked(RestBlocker),
+    Blocked(QuiesceBlocker),
 }
 
 impl From<SessionSaveRefusal> for NotSaved {
     fn from(why: SessionSaveRefusal) -> Self {
         match why {
-            SessionSaveRefusal::NoMemory => NotSaved::Blocked(RestBlocker::NoMemory),
+            SessionSaveRefusal::NoMemory => NotSaved::Blocked(QuiesceBlocker::NoMemory),
             SessionSaveRefusal::Busy
             | SessionSaveRefusal::TasksWithServer(_)
             | SessionSaveRefusal::Discovery
@@ -42,7 +42,7 @@ impl From<SessionSaveRefusal> for NotSaved {
 impl From<QueueSaveRefusal> for NotSaved {
     fn from(why: QueueSaveRefusal) -> Self {
         match why {
-            QueueSaveRefusal::NoMemory => NotSaved::Blocked(RestBlocker::NoMemory),
+            QueueSaveRefusal::NoMemory => NotSaved::Blocked(QuiesceBlocker::NoMemory),
             QueueSaveRefusal::Busy
             | QueueSaveRefusal::TasksWithServer(_)
             | QueueSaveRefusal::Connecting
@@ -59,16 +59,16 @@ impl From<nvme_server::AssociationSaveRefusal> for NotSaved {
 }
 
 impl Shard {
-    /// Saves what the shard has, or says what keeps it from rest.
+    /// Saves what the shard has, or says what keeps it from being quiesced.
     pub(in crate::shard) fn save_report(&mut self, cx: &mut Cx<'_>) -> ControlReport {
         match self.save(cx) {
             Ok(snapshot) => ControlReport::Saved(Box::new(snapshot)),
-            Err(blocker) => ControlReport::NotAtRest(blocker),
+            Err(blocker) => ControlReport::NotQuiesced(blocker),
         }
     }
 
-    fn save(&mut self, cx: &mut Cx<'_>) -> Result<ShardSnapshot, RestBlocker> {
-        if let Some(blocker) = self.rest_blocker() {
+    fn save(&mut self, cx: &mut Cx<'_>) -> Result<ShardSnapshot, QuiesceBlocker> {
+        if let Some(blocker) = self.quiesce_blocker() {
             return Err(blocker);
         }
         let mut saved = ShardSnapshot {
@@ -90,7 +90,7 @@ impl Shard {
         self.save_controllers(cx, &mut saved);
         let volumes: Result<Vec<_>, _> = self.parts.volumes.running_volumes().collect();
         // Looked at just before.
-        saved.body.volumes = volumes.map_err(|_| RestBlocker::Requests)?;
+        saved.body.volumes = volumes.map_err(|_| QuiesceBlocker::Requests)?;
         Ok(saved)
     }
 
@@ -99,7 +99,7 @@ impl Shard {
         cx: &mut Cx<'_>,
         tag: Tag,
         saved: &mut ShardSnapshot,
-    ) -> Result<(), RestBlocker> {
+    ) -> Result<(), QuiesceBlocker> {
         let Some(conn) = self.parts.conns.get_mut(tag) else { return Ok(()) };
         let (why, left) = match &mut conn.kind {
             ConnKind::Login(pending_login) => {
@@ -183,7 +183,7 @@ fn save_session(
     };
     let ends = session.closed || session.leaves || session.cold_reset.is_some();
     let joins = !session.joining.is_empty() || !session.admitted.is_empty();
-    if ends || joins || !session.rested || !session.held.is_empty() {
+    if ends || joins || !session.quiesced || !session.held.is_empty() {
         return Err(SessionSaveRefusal::Ending.into());
     }
     let protocol = session.proto.save(cx)?;
@@ -219,7 +219,7 @@ fn save_queue(
     server: &nvme_server::Server,
 ) -> Result<QueueBody, NotSaved> {
     let Some(open) = queue.open_state() else { return Err(NotSaved::Left(LeftBehindCause::LoggingIn)) };
-    if queue.is_stranger || queue.gone || queue.closed || !queue.rested || !queue.held.is_empty() {
+    if queue.is_stranger || queue.gone || queue.closed || !queue.quiesced || !queue.held.is_empty() {
         return Err(QueueSaveRefusal::Ending.into());
     }
     let (cntlid, qid) = (open.cntlid, open.qid);

@@ -1,10 +1,10 @@
-//! A shard that comes to rest, so that another process can go on with what it has.
+//! A shard that is quiesced, so that another process can go on with what it has.
 //!
 //! 1. *Draining*: commands that come are held by their connections, not started. What executes is answered as ever,
 //!    and data that it waits for is taken. Logins and Connects under way stand still, and sockets that come are kept.
 //! 2. *Halting*: when nothing executes, connections receive and parse nothing more. Commands that are held, and
 //!    requests for events, are withdrawn, and what is out on sockets comes back.
-//! 3. *Still*: nothing is out, and nothing begins. Now the shard can be saved (see `snapshot`).
+//! 3. *Quiesced*: nothing is out, and nothing begins. Now the shard can be saved (see `snapshot`).
 //!
 //! [`ControlRequest::Resume`](crate::ControlRequest::Resume) takes it all back: commands are announced again, in their
 //! order.
@@ -20,14 +20,14 @@ use stream::Tag;
 
 use super::connections::ConnKind;
 use super::{LOGIN_CONNS_MAX, Shard, SharedParts};
-use crate::message::{ControlReport, Message, RestBlocker};
+use crate::message::{ControlReport, Message, QuiesceBlocker};
 
-/// A rest that is being brought about, or is.
+/// How far the shard is quiesced.
 #[derive(Debug)]
-pub(super) struct RestProgress {
-    /// The control plane's, to be told when the shard is still.
+pub(super) struct QuiesceProgress {
+    /// The control plane's, to be told when the shard is quiesced.
     request: u64,
-    phase: RestPhase,
+    phase: QuiescePhase,
     /// Time is over: connections whose commands do not end are left.
     forced: bool,
     /// Sockets that came meanwhile; at most [`LOGIN_CONNS_MAX`], the others are reset.
@@ -37,36 +37,36 @@ pub(super) struct RestProgress {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RestPhase {
+enum QuiescePhase {
     Draining,
     Halting,
-    Still,
+    Quiesced,
 }
 
-/// A command that came while the shard comes to rest: its name, itself, and how much data it brings.
+/// A command that came while the shard is being quiesced: its name, itself, and how much data it brings.
 pub(super) type HeldCommand<C> = (Tag, C, u32);
 
 impl SharedParts {
     /// Commands that come are held.
     #[inline]
-    pub(super) fn is_resting(&self) -> bool {
-        self.resting.is_some()
+    pub(super) fn is_quiescing(&self) -> bool {
+        self.quiesce.is_some()
     }
 
     /// Nothing begins any more.
     pub(super) fn is_halting(&self) -> bool {
-        self.resting.as_ref().is_some_and(|rest| rest.phase != RestPhase::Draining)
+        self.quiesce.as_ref().is_some_and(|progress| progress.phase != QuiescePhase::Draining)
     }
 
-    /// Keeps a socket that comes; gives it back if the shard is not at rest.
+    /// Keeps a socket that comes; gives it back if the shard is not at progress.
     pub(super) fn keep_arrival(
         &mut self,
         link: LinkId,
         how: LinkArrival<Message>,
     ) -> Option<LinkArrival<Message>> {
-        let Some(rest) = &mut self.resting else { return Some(how) };
-        if rest.arrivals.len() < LOGIN_CONNS_MAX {
-            rest.arrivals.push((link, how));
+        let Some(progress) = &mut self.quiesce else { return Some(how) };
+        if progress.arrivals.len() < LOGIN_CONNS_MAX {
+            progress.arrivals.push((link, how));
         } else {
             self.conns.departures.push_back((link, LinkDeparture::Abort));
         }
@@ -74,61 +74,61 @@ impl SharedParts {
     }
 }
 
-/// Lets a login, or a Connect, stand still. False: the shard is not at rest.
+/// Lets a login, or a Connect, stand still. False: the shard is not at progress.
 #[inline]
-pub(super) fn freeze_login(resting: &mut Option<Box<RestProgress>>, tag: Tag) -> bool {
-    let Some(rest) = resting else { return false };
-    if !rest.frozen.contains(&tag) {
-        rest.frozen.push(tag);
+pub(super) fn freeze_login(quiesce: &mut Option<Box<QuiesceProgress>>, tag: Tag) -> bool {
+    let Some(progress) = quiesce else { return false };
+    if !progress.frozen.contains(&tag) {
+        progress.frozen.push(tag);
     }
     true
 }
 
 impl Shard {
-    /// Begins to come to rest. The report follows when the shard is still.
-    pub(super) fn start_rest(&mut self, cx: &mut Cx<'_>, request: u64) {
+    /// Begins to come to progress. The report follows when the shard is still.
+    pub(super) fn start_quiesce(&mut self, cx: &mut Cx<'_>, request: u64) {
         if self.parts.stopping.is_some() {
-            return self.report_blocker(request, RestBlocker::Stopping);
+            return self.report_blocker(request, QuiesceBlocker::Stopping);
         }
-        if self.parts.resting.is_some() {
-            return self.report_blocker(request, RestBlocker::Resting);
+        if self.parts.quiesce.is_some() {
+            return self.report_blocker(request, QuiesceBlocker::Quiescing);
         }
         if let Some(volume) = self.parts.volumes.first_group_volume() {
-            return self.report_blocker(request, RestBlocker::GroupVolume(volume));
+            return self.report_blocker(request, QuiesceBlocker::GroupVolume(volume));
         }
         if let Some(volume) = self.parts.volumes.first_remote_volume() {
-            return self.report_blocker(request, RestBlocker::RemoteVolume(volume));
+            return self.report_blocker(request, QuiesceBlocker::RemoteVolume(volume));
         }
         // What is in work is to be answered in time.
         self.release_throttled(cx, None);
-        self.parts.resting = Some(Box::new(RestProgress {
+        self.parts.quiesce = Some(Box::new(QuiesceProgress {
             request,
-            phase: RestPhase::Draining,
+            phase: QuiescePhase::Draining,
             forced: false,
             arrivals: Vec::new(),
             frozen: Vec::new(),
         }));
     }
 
-    fn report_blocker(&mut self, request: u64, blocker: RestBlocker) {
-        self.parts.outbox.send_report(request, ControlReport::NotAtRest(blocker));
+    fn report_blocker(&mut self, request: u64, blocker: QuiesceBlocker) {
+        self.parts.outbox.send_report(request, ControlReport::NotQuiesced(blocker));
     }
 
     /// Time is over: connections whose commands do not end are left behind. What has begun on a volume is still waited
     /// for.
-    pub(super) fn force_rest(&mut self, request: u64) {
-        match &mut self.parts.resting {
-            Some(rest) => {
-                rest.forced = true;
+    pub(super) fn force_quiesce(&mut self, request: u64) {
+        match &mut self.parts.quiesce {
+            Some(progress) => {
+                progress.forced = true;
                 self.parts.outbox.send_report(request, ControlReport::Done);
             }
-            None => self.report_blocker(request, RestBlocker::Active),
+            None => self.report_blocker(request, QuiesceBlocker::Active),
         }
     }
 
     /// Goes on as if nothing had happened.
-    pub(super) fn resume_from_rest(&mut self, cx: &mut Cx<'_>) {
-        let Some(rest) = self.parts.resting.take() else { return };
+    pub(super) fn end_quiesce(&mut self, cx: &mut Cx<'_>) {
+        let Some(progress) = self.parts.quiesce.take() else { return };
         self.parts.deferred.halted = false;
         self.parts.throttled.set_lifted(false);
         self.parts.throttled.set_in_force(self.parts.exports.has_limits());
@@ -137,10 +137,10 @@ impl Shard {
             self.resume_connection(cx, tag);
             self.parts.conns.mark_pending(tag);
         }
-        for tag in rest.frozen {
+        for tag in progress.frozen {
             self.parts.conns.mark_pending(tag);
         }
-        for (link, how) in rest.arrivals {
+        for (link, how) in progress.arrivals {
             endpoint::Endpoint::handle_arrival(self, cx, link, how);
         }
     }
@@ -151,13 +151,13 @@ impl Shard {
         match &mut conn.kind {
             ConnKind::Session(session) => {
                 links.extend(session.links.iter().map(|link| link.id));
-                session.rested = false;
+                session.quiesced = false;
                 session.proto.resume();
                 self.start_held_scsi(cx, tag);
             }
             ConnKind::Queue(queue) => {
                 links.push(queue.id);
-                queue.rested = false;
+                queue.quiesced = false;
                 queue.proto.resume();
                 self.start_held_nvme(cx, tag);
             }
@@ -176,37 +176,37 @@ impl Shard {
         self.nvme.start_held(cx, &mut self.parts, conn);
     }
 
-    /// Comes closer to rest; true if it did something.
-    pub(super) fn advance_rest(&mut self) -> bool {
-        let Some(rest) = &self.parts.resting else { return false };
-        match rest.phase {
-            RestPhase::Draining if self.find_work(!rest.forced).is_none() => {
+    /// Goes on quiescing; true if it did something.
+    pub(super) fn advance_quiesce(&mut self) -> bool {
+        let Some(progress) = &self.parts.quiesce else { return false };
+        match progress.phase {
+            QuiescePhase::Draining if self.find_work(!progress.forced).is_none() => {
                 self.halt_connections();
                 true
             }
-            RestPhase::Halting if self.parts.conns.links.are_idle(self.carried_links()) => {
-                let request = rest.request;
-                if let Some(rest) = &mut self.parts.resting {
-                    rest.phase = RestPhase::Still;
+            QuiescePhase::Halting if self.parts.conns.links.are_idle(self.carried_links()) => {
+                let request = progress.request;
+                if let Some(progress) = &mut self.parts.quiesce {
+                    progress.phase = QuiescePhase::Quiesced;
                 }
                 self.parts.outbox.send_report(request, ControlReport::Done);
                 true
             }
-            RestPhase::Draining | RestPhase::Halting | RestPhase::Still => false,
+            QuiescePhase::Draining | QuiescePhase::Halting | QuiescePhase::Quiesced => false,
         }
     }
 
-    /// Why the shard is not still; `None`: it is.
-    pub(super) fn rest_blocker(&self) -> Option<RestBlocker> {
-        let Some(rest) = &self.parts.resting else { return Some(RestBlocker::Active) };
-        if let Some(blocker) = self.find_work(!rest.forced) {
+    /// Why the shard is not quiesced; `None`: it is.
+    pub(super) fn quiesce_blocker(&self) -> Option<QuiesceBlocker> {
+        let Some(progress) = &self.parts.quiesce else { return Some(QuiesceBlocker::Active) };
+        if let Some(blocker) = self.find_work(!progress.forced) {
             return Some(blocker);
         }
-        (rest.phase != RestPhase::Still).then_some(RestBlocker::Sockets)
+        (progress.phase != QuiescePhase::Quiesced).then_some(QuiesceBlocker::Sockets)
     }
 
     /// Something that is in work; `all`: also what waits for hosts, and has begun on no volume.
-    fn find_work(&self, all: bool) -> Option<RestBlocker> {
+    fn find_work(&self, all: bool) -> Option<QuiesceBlocker> {
         let scsi = self.iscsi.server.work_count();
         let nvme = self.nvme.server.work_count();
         if all && scsi + nvme > 0 {
@@ -216,17 +216,17 @@ impl Shard {
             || !self.parts.deferred.is_empty()
             || self.parts.throttled.has_steps();
         if all && waits {
-            return Some(RestBlocker::Memory);
+            return Some(QuiesceBlocker::Memory);
         }
         let ends = self.iscsi.nexus_ends.is_busy() || !self.nvme.formats.is_empty();
         if self.requests.is_busy() || ends || !self.recalls.is_empty() {
-            return Some(RestBlocker::Requests);
+            return Some(QuiesceBlocker::Requests);
         }
-        self.parts.volumes.first_busy_volume().map(|(volume, why)| RestBlocker::Volume(volume, why))
+        self.parts.volumes.first_busy_volume().map(|(volume, why)| QuiesceBlocker::Volume(volume, why))
     }
 
     /// Who has most commands in work.
-    fn busiest_connection(&self, commands: usize) -> RestBlocker {
+    fn busiest_connection(&self, commands: usize) -> QuiesceBlocker {
         let counted = self.parts.conns.iter().filter_map(|(_, conn)| match &conn.kind {
             ConnKind::Session(session) => {
                 let held = session.held.len();
@@ -240,8 +240,8 @@ impl Shard {
             ConnKind::Login(_) => None,
         });
         match counted.max_by_key(|(tasks, _)| *tasks) {
-            Some((_, host)) => RestBlocker::Commands { host, commands },
-            None => RestBlocker::Requests,
+            Some((_, host)) => QuiesceBlocker::Commands { host, commands },
+            None => QuiesceBlocker::Requests,
         }
     }
 
@@ -250,30 +250,30 @@ impl Shard {
         self.parts.conns.iter().flat_map(|(_, conn)| {
             let (links, queue) = match &conn.kind {
                 ConnKind::Session(session) => (Some(session.links.iter().map(|link| link.id)), None),
-                ConnKind::Queue(queue) if queue.rested && !queue.gone => (None, Some(queue.id)),
+                ConnKind::Queue(queue) if queue.quiesced && !queue.gone => (None, Some(queue.id)),
                 ConnKind::Queue(_) | ConnKind::Login(_) => (None, None),
             };
             links.into_iter().flatten().chain(queue)
         })
     }
 
-    /// Nothing executes: connections come to rest, and what is out on their sockets comes back.
+    /// Nothing executes: connections are quiesced, and what is out on their sockets comes back.
     fn halt_connections(&mut self) {
-        if let Some(rest) = &mut self.parts.resting {
-            rest.phase = RestPhase::Halting;
+        if let Some(progress) = &mut self.parts.quiesce {
+            progress.phase = QuiescePhase::Halting;
         }
         self.parts.deferred.halted = true;
         for (_, conn) in self.parts.conns.iter_mut() {
             match &mut conn.kind {
                 ConnKind::Session(session) => {
-                    session.rested = true;
+                    session.quiesced = true;
                     session.proto.quiesce();
                     session.held = withdraw_held(std::mem::take(&mut session.held), |tag, command| {
                         session.proto.withdraw(tag, command)
                     });
                 }
                 ConnKind::Queue(queue) if queue.open_state().is_some() => {
-                    queue.rested = true;
+                    queue.quiesced = true;
                     queue.proto.quiesce();
                     queue.held = withdraw_held(std::mem::take(&mut queue.held), |tag, command| {
                         queue.proto.withdraw(tag, command)
@@ -317,7 +317,7 @@ impl From<Request> for Holdable {
 }
 
 impl super::iscsi::IscsiFront {
-    /// A command comes while the shard comes to rest.
+    /// A command comes while the shard comes to progress.
     pub(super) fn hold_command(
         &mut self,
         cx: &mut Cx<'_>,
@@ -348,7 +348,7 @@ impl super::iscsi::IscsiFront {
 }
 
 impl super::nvme::NvmeFront {
-    /// A command comes to an open queue while the shard comes to rest. One that may be the second half of a fused pair
+    /// A command comes to an open queue while the shard comes to progress. One that may be the second half of a fused pair
     /// is started, for its first half executes.
     pub(super) fn hold_command(
         &mut self,

@@ -1,4 +1,4 @@
-//! What keeps volumes from rest, and what is saved of them when they rest (see `shard::rest`).
+//! What keeps volumes from being quiesced, and what is saved of them then (see `shard::quiesce`).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{LocalVolume, LocalVolumes};
 use crate::message::VolumeWork;
 
 impl LocalVolume {
-    /// What keeps it from rest.
+    /// What keeps it from being quiesced.
     fn work(&self) -> Option<VolumeWork> {
         let operations = self.gate.in_flight_count();
         if operations > 0 || self.scheduled {
@@ -30,7 +30,7 @@ impl LocalVolumes {
         self.volumes.iter().find(|(_, local)| local.group.is_some()).map(|(_, local)| local.name.clone())
     }
 
-    /// A volume with operations, or whose state is being changed, and what keeps it from rest.
+    /// A volume with operations, or whose state is being changed, and what keeps it from being quiesced.
     pub(in crate::shard) fn first_busy_volume(&self) -> Option<(Arc<str>, VolumeWork)> {
         self.volumes.iter().find_map(|(_, local)| Some((local.name.clone(), local.work()?)))
     }
