@@ -27,9 +27,9 @@ pub(super) struct Task {
     pub(super) immediate: bool,
     pub(super) kind: TaskKind,
     pub(super) state: TaskState,
-    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and that are not sent yet.
+    /// Bytes that [`reserve_send_window`](stream::TargetConnection::reserve_send_window) allowed and that are not sent yet.
     pub(super) read_reserved: u32,
-    /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
+    /// Bytes that [`reserve_receive_window`](stream::TargetConnection::reserve_receive_window) allowed and that have not come yet.
     pub(super) write_reserved: u32,
     /// Whether its link counts it among those that the peer owes data for.
     pub(super) owing: bool,

@@ -28,9 +28,9 @@ pub(super) struct Task {
     pub(super) owing: bool,
     /// It asks for an event: it moves no data, and only its answer, which may never come, uses its name.
     pub(super) event_request: bool,
-    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
+    /// Bytes that [`reserve_send_window`](stream::TargetConnection::reserve_send_window) allowed and nobody has sent yet.
     pub(super) read_reserved: u32,
-    /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
+    /// Bytes that [`reserve_receive_window`](stream::TargetConnection::reserve_receive_window) allowed and that have not come yet.
     pub(super) write_reserved: u32,
     /// When the server gave the answer that waits for the host's data, and under what it is counted.
     pub(super) answer_stamp: (Time, u64),
