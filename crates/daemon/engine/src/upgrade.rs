@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use stream::snapshot::SnapshotFormat;
 
 pub use predecessor::{HandedFiles, Predecessor};
-pub use successor::{HandOverError, HandedOver, Offered, Successor};
+pub use successor::{HandOverError, HandOverOffer, HandedOver, Successor};
 
 /// Tells a start that its standard input is the socket of the daemon that it replaces.
 pub const VARIABLE: &str = "BLOCKWIRE_UPGRADE";

@@ -2,7 +2,7 @@
 //!
 //! The page is one file: HTML, style and script, with nothing from elsewhere. Its policy (CSP) names the hashes of its
 //! style and script, so nothing that a host calls itself can become code in it. `/live.json` has rates between the last
-//! two looks at the shards, of the busiest volumes, hosts and connections.
+//! two samples, of the busiest volumes, hosts and connections.
 //!
 //! Invariant: the size of `/live.json` does not depend on how many volumes and connections there are.
 
@@ -29,10 +29,10 @@ pub const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; base-uri 
 
 /// Rows of each table at most: those that do most.
 const ROWS_MAX: usize = 200;
-/// Rates between two looks that are further apart say nothing about now.
+/// Rates between two samples that are further apart say nothing about now.
 const INTERVAL_MAX: Duration = Duration::from_secs(15);
 
-/// A look at the daemon.
+/// What the daemon reported at a time.
 #[derive(Clone, Debug)]
 pub struct Sample<T> {
     /// When.
@@ -50,7 +50,7 @@ struct LiveReport<'a> {
     node: Option<&'a str>,
     uptime_seconds: u64,
     io: &'a str,
-    /// Between the two looks; `null`: there was none before, and no rates.
+    /// Between the two samples; `null`: there was none before, and no rates.
     interval_seconds: Option<f64>,
     totals: Totals,
     problems: Rows<&'a ProblemReport>,
@@ -156,7 +156,7 @@ struct ShardRow {
     sleeps_per_second: Option<f64>,
 }
 
-/// What the page shows, as JSON. `before`: the look before this one.
+/// What the page shows, as JSON. `before`: the sample before this one.
 pub fn render_live(
     now: &Sample<&ObservationReport>,
     before: Option<&Sample<&ObservationReport>>,
@@ -211,7 +211,7 @@ fn first_rows<T>(mut rows: Vec<T>) -> Rows<T> {
     Rows { rows, omitted }
 }
 
-/// The time between two looks; `None`: there was none before.
+/// The time between two samples; `None`: there was none before.
 #[derive(Clone, Copy)]
 struct Interval {
     seconds: Option<f64>,
@@ -389,7 +389,7 @@ fn stage_sums(latency: Option<&Vec<LatencyReport>>) -> HashMap<&str, StageSum> {
     sums
 }
 
-/// Mean times of the commands that were answered between two looks.
+/// Mean times of the commands that were answered between two samples.
 #[derive(Default)]
 struct LatencyMeans<'a> {
     /// Over all stages.

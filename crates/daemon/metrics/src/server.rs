@@ -53,17 +53,17 @@ struct ServerState {
     source: Weak<dyn ObservationSource>,
     is_loopback: bool,
     connections: AtomicUsize,
-    looks: Mutex<Looks>,
+    samples: Mutex<RecentSamples>,
 }
 
-/// The last two looks at the shards.
+/// The last two samples of what the shards report.
 #[derive(Default)]
-struct Looks {
-    latest: Option<Look>,
-    before: Option<Look>,
+struct RecentSamples {
+    latest: Option<ReportSample>,
+    before: Option<ReportSample>,
 }
 
-type Look = Sample<Arc<ObservationReport>>;
+type ReportSample = Sample<Arc<ObservationReport>>;
 
 impl MetricsListener {
     /// Binds an address.
@@ -108,7 +108,7 @@ impl MetricsListener {
             source: Arc::downgrade(source),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
             connections: AtomicUsize::new(0),
-            looks: Mutex::default(),
+            samples: Mutex::default(),
         });
         let ended = self.ended.clone();
         let accept = move || accept_clients(&socket, &shared, &ended);
@@ -196,12 +196,12 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
         }
         Resource::Metrics(format, head) => {
             let rendered = shared
-                .look()
+                .sample()
                 .map(|(now, _)| (format.content_type(), families::render_metrics(&now.seen, format)));
             (rendered, head)
         }
         Resource::Live(head) => {
-            (shared.look().and_then(|(now, before)| render_live_look(&now, before.as_ref())), head)
+            (shared.sample().and_then(|(now, before)| render_live_sample(&now, before.as_ref())), head)
         }
     };
     match rendered {
@@ -216,8 +216,11 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
     }
 }
 
-fn render_live_look(now: &Look, before: Option<&Look>) -> Result<(&'static str, String), RequestRefusal> {
-    let of = |look: &'_ Look| (look.when, look.processor);
+fn render_live_sample(
+    now: &ReportSample,
+    before: Option<&ReportSample>,
+) -> Result<(&'static str, String), RequestRefusal> {
+    let of = |sample: &'_ ReportSample| (sample.when, sample.processor);
     let sample = |((when, processor), seen)| Sample { when, processor, seen };
     let before = before.map(|before| sample((of(before), &*before.seen)));
     let text = live::render_live(&sample((of(now), &*now.seen)), before.as_ref())
@@ -293,20 +296,20 @@ fn write_until(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Resu
 }
 
 impl ServerState {
-    /// What there is now, or was a moment ago; and the look before.
-    fn look(&self) -> Result<(Look, Option<Look>), RequestRefusal> {
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(latest) = &looks.latest
+    /// What there is now, or was a moment ago; and the sample before.
+    fn sample(&self) -> Result<(ReportSample, Option<ReportSample>), RequestRefusal> {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(latest) = &samples.latest
             && latest.when.elapsed() < OBSERVATION_AGE_MAX
         {
-            return Ok((latest.clone(), looks.before.clone()));
+            return Ok((latest.clone(), samples.before.clone()));
         }
         let stopping = || RequestRefusal::new(control::RefusalCode::Unavailable, "the daemon is stopping");
         let source = self.source.upgrade().ok_or_else(stopping)?;
         let seen = Arc::new(source.observe()?);
         let latest = Sample { when: Instant::now(), processor: processor_time(), seen };
-        looks.before = looks.latest.replace(latest.clone());
-        Ok((latest, looks.before.clone()))
+        samples.before = samples.latest.replace(latest.clone());
+        Ok((latest, samples.before.clone()))
     }
 }
 

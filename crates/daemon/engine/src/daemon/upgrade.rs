@@ -12,7 +12,7 @@ use super::{Daemon, refusal_from_engine_error};
 use crate::{
     flight_files::FlightFiles,
     store::Store,
-    upgrade::{HandOverError, Offered, Successor},
+    upgrade::{HandOverError, HandOverOffer, Successor},
 };
 use config::spec::VolumeSource;
 use control::{
@@ -149,7 +149,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn offer(&self) -> Result<(Offered, Vec<OsString>), RequestRefusal> {
+    fn offer(&self) -> Result<(HandOverOffer, Vec<OsString>), RequestRefusal> {
         let failed = |why: std::io::Error| {
             RequestRefusal::new(RefusalCode::Failed, format!("no descriptors are left: {why}"))
         };
@@ -162,7 +162,7 @@ impl Daemon {
         let served = self.volumes.lock_served();
         let files = served.stores.iter().flat_map(Store::legs_or_self).filter_map(|part| part.file.as_ref());
         let files = files.map(File::try_clone).map(|file| file.map(OwnedFd::from));
-        let offered = Offered {
+        let offered = HandOverOffer {
             shards: u16::try_from(shards.len()).unwrap_or(u16::MAX),
             state: self.volumes.state.duplicate_lock().map_err(failed)?.into(),
             control: parts.control.try_clone().map_err(failed)?,

@@ -62,7 +62,7 @@ impl std::error::Error for HandOverError {}
 
 /// What is open, to be handed over.
 #[derive(Debug)]
-pub struct Offered {
+pub struct HandOverOffer {
     /// How many shards serve.
     pub shards: u16,
     /// The state directory's lock.
@@ -122,7 +122,7 @@ impl Successor {
     ///
     /// # Errors
     /// It refuses, or cannot be talked to.
-    pub fn prepare(&mut self, offered: &Offered) -> Result<(), HandOverError> {
+    pub fn prepare(&mut self, offered: &HandOverOffer) -> Result<(), HandOverError> {
         self.channel.set_patience(PREPARE_TIMEOUT)?;
         let listeners = offered.listeners.iter().map(|(id, report, _)| OfferedListener {
             id: *id,

@@ -140,8 +140,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// How its connections came; while it has none, the latest one.
-    pub(super) fn ways(&self) -> Vec<AcceptedSocket> {
+    /// The sockets of its connections, as they were accepted; while it has none, the latest one.
+    pub(super) fn accepted_sockets(&self) -> Vec<AcceptedSocket> {
         let links: Vec<AcceptedSocket> = self.links.iter().map(|link| link.accepted).collect();
         if links.is_empty() { vec![self.latest] } else { links }
     }

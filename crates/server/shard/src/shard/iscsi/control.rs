@@ -71,7 +71,7 @@ impl IscsiFront {
         let Some(session) = conn.and_then(|conn| parts.conns.session_mut(conn)) else { return Vec::new() };
         let Some(target) = &session.target else { return Vec::new() };
         let who = (&*session.initiator, session.user.as_deref());
-        parts.exports.copy_volumes(target, who, &session.ways())
+        parts.exports.copy_volumes(target, who, &session.accepted_sockets())
     }
 
     /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
@@ -80,7 +80,7 @@ impl IscsiFront {
         let Some(session) = parts.conns.session_mut(tag) else { return SessionAccess::Out };
         let (nexus, proved) = (session.nexus, session.user.is_some());
         let (target, initiator) = (session.target.clone(), session.initiator.clone());
-        let links = session.ways();
+        let links = session.accepted_sockets();
         match (nexus, parts.exports.keep_session(target.as_deref(), &initiator, proved, &links)) {
             (_, Ok(_)) if target.is_none() => SessionAccess::Discovers,
             (Some(nexus), Ok(luns)) => SessionAccess::Reaches(nexus, luns),
