@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::backend::Geometry;
 use crate::bad_blocks::BadBlocks;
 use crate::facts::VolumeFacts;
-use crate::io::{Durability, Epoch, Op, Refusal, Span, UnservableReason};
+use crate::io::{Durability, Epoch, Op, Refusal, SanitizeKind, Span, UnservableReason};
 use crate::notice::{Notice, NoticeCause, NoticeReceivers};
 use crate::owner_messages::{AbortScope, VolumeRequest};
 use crate::record::PersistentState;
@@ -133,8 +133,12 @@ impl VolumeAuthority {
                 ..self.plan_unchanged()
             }),
             VolumeRequest::NexusLost(who) => Ok(self.plan_nexus_loss(who)),
-            VolumeRequest::SanitizeStart => self.plan_sanitize_start(UnservableReason::Sanitizing(0)),
-            VolumeRequest::FormatStart => self.plan_sanitize_start(UnservableReason::Formatting(0)),
+            VolumeRequest::SanitizeStart { who } => {
+                self.plan_sanitize_start(who, UnservableReason::Sanitizing(0))
+            }
+            VolumeRequest::FormatStart { who } => {
+                self.plan_sanitize_start(who, UnservableReason::Formatting(0))
+            }
             VolumeRequest::SanitizeEnd { done } => self.plan_sanitize_end(*done),
             VolumeRequest::SanitizeForgive => {
                 let change = self.plan_ready(UnservableReason::SanitizeFailed)?;
@@ -378,8 +382,14 @@ impl VolumeAuthority {
         PendingChange { drain: true, ..self.plan_state_change(|standing| standing.not_ready = why) }
     }
 
-    /// `running`: of a sanitize, or of a format.
-    fn plan_sanitize_start(&self, running: UnservableReason) -> Result<PendingChange, Refusal> {
+    /// `running`: of a sanitize, or of a format. What was changed while it waited for its turn, as by the preempt of
+    /// who asks, holds for it too.
+    fn plan_sanitize_start(
+        &self,
+        who: &Requester,
+        running: UnservableReason,
+    ) -> Result<PendingChange, Refusal> {
+        self.view.admit(who, &Op::Sanitize(SanitizeKind::BlockErase))?;
         let change = match self.view.not_ready {
             Some(UnservableReason::SanitizeFailed) => self.plan_readiness(Some(running)),
             Some(_) | None => self.plan_unready(running)?,

@@ -116,9 +116,15 @@ pub enum VolumeRequest {
     NexusLost(Arc<Identity>),
     /// Fences the volume for a sanitize: from the answer on only [`Op::Sanitize`](crate::Op) is let
     /// through, which the asker then submits.
-    SanitizeStart,
+    SanitizeStart {
+        /// Who asks: it must have the right to write when its turn has come.
+        who: Requester,
+    },
     /// The same for a format ([`VolumeRequest::SanitizeEnd`] ends it).
-    FormatStart,
+    FormatStart {
+        /// Who asks, as for a sanitize.
+        who: Requester,
+    },
     /// The sanitize that was started ended.
     SanitizeEnd {
         /// Whether every block was made unreadable; else the volume stays closed.
@@ -162,6 +168,7 @@ impl VolumeRequest {
             VolumeRequest::Reserve { who, .. }
             | VolumeRequest::MarkBad { who, .. }
             | VolumeRequest::ClearBad { who, .. } => Some(&who.identity),
+            VolumeRequest::SanitizeStart { who } | VolumeRequest::FormatStart { who } => Some(&who.identity),
             VolumeRequest::SetAccess { by, .. }
             | VolumeRequest::Eject { by }
             | VolumeRequest::Load { by } => by.as_ref(),
@@ -175,11 +182,7 @@ impl VolumeRequest {
             | VolumeRequest::BackingReadOnly(_)
             | VolumeRequest::Stop
             | VolumeRequest::Start => None,
-            VolumeRequest::Reset
-            | VolumeRequest::SanitizeStart
-            | VolumeRequest::FormatStart
-            | VolumeRequest::SanitizeEnd { .. }
-            | VolumeRequest::SanitizeForgive => None,
+            VolumeRequest::Reset | VolumeRequest::SanitizeEnd { .. } | VolumeRequest::SanitizeForgive => None,
             VolumeRequest::Withdraw | VolumeRequest::Remove | VolumeRequest::Refresh => None,
         }
     }
@@ -207,9 +210,9 @@ impl VolumeRequest {
             VolumeRequest::ClearTasks { .. }
             | VolumeRequest::AbortTasks { .. }
             | VolumeRequest::Resize(_) => false,
-            VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeForgive => {
-                true
-            }
+            VolumeRequest::SanitizeStart { .. }
+            | VolumeRequest::FormatStart { .. }
+            | VolumeRequest::SanitizeForgive => true,
             // One that has failed is recorded as it was while it ran.
             VolumeRequest::SanitizeEnd { done } => *done,
             VolumeRequest::BackingReadOnly(_) | VolumeRequest::Withdraw | VolumeRequest::Remove => false,
@@ -235,9 +238,9 @@ impl VolumeRequest {
             | VolumeRequest::Start
             | VolumeRequest::Reset => false,
             VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
-            VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeForgive => {
-                false
-            }
+            VolumeRequest::SanitizeStart { .. }
+            | VolumeRequest::FormatStart { .. }
+            | VolumeRequest::SanitizeForgive => false,
             VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } | VolumeRequest::Withdraw => false,
             VolumeRequest::Refresh => false,
         }

@@ -87,7 +87,7 @@ fn what_writes_cures() {
 #[test]
 fn a_sanitize_and_a_shrinking_cure_too() {
     let mut daemon = marked();
-    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart { who: requester(1) }), Ok(()));
     let done = daemon.run(0, &requester(1), Op::Sanitize(SanitizeKind::BlockErase), Payload::None);
     assert!(done.result.is_ok());
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: true }), Ok(()));
@@ -110,7 +110,7 @@ fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
     };
     let mut daemon = marked();
     assert_eq!(again(&daemon).view().not_ready, None);
-    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart { who: requester(1) }), Ok(()));
     assert_eq!(again(&daemon).view().not_ready, Some(UnservableReason::SanitizeFailed), "while it ran");
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
     assert_eq!(again(&daemon).view().not_ready, Some(UnservableReason::SanitizeFailed), "after it failed");
@@ -118,10 +118,10 @@ fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
     assert_eq!(other.asked(VolumeRequest::Remove), Ok(()));
     assert_eq!(other.record, None, "a removal changes nothing of it");
     // Another one heals it, and so does leave to go without.
-    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart { who: requester(1) }), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: true }), Ok(()));
     assert_eq!((daemon.home.view().not_ready, again(&daemon).view().not_ready), (None, None));
-    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart { who: requester(1) }), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::SanitizeForgive), Ok(()));
     assert_eq!((daemon.home.view().not_ready, again(&daemon).view().not_ready), (None, None));

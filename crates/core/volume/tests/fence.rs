@@ -395,14 +395,20 @@ fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
         (result, home.view().not_ready)
     };
     let (refused, failed) = (Err(Refusal::NotDurable), Some(UnservableReason::SanitizeFailed));
-    assert_eq!(asked(VolumeRequest::SanitizeStart, false), (refused, None));
-    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(UnservableReason::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeStart { who: requester(1) }, false), (refused, None));
+    assert_eq!(
+        asked(VolumeRequest::SanitizeStart { who: requester(1) }, true),
+        (Ok(()), Some(UnservableReason::Sanitizing(0)))
+    );
     assert_eq!(
         asked(VolumeRequest::SanitizeEnd { done: true }, false),
         (refused, Some(UnservableReason::Sanitizing(0)))
     );
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }, false), (Ok(()), failed));
-    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(UnservableReason::Sanitizing(0))));
+    assert_eq!(
+        asked(VolumeRequest::SanitizeStart { who: requester(1) }, true),
+        (Ok(()), Some(UnservableReason::Sanitizing(0)))
+    );
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: true }, true), (Ok(()), None));
 }
 
@@ -507,13 +513,13 @@ fn the_medium_moves_only_when_nobody_prevents_it() {
     assert_eq!(asked(VolumeRequest::Load { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
     assert_eq!(asked(VolumeRequest::Reset), Ok(()));
     assert_eq!(
-        asked(VolumeRequest::SanitizeStart),
+        asked(VolumeRequest::SanitizeStart { who: requester(1) }),
         Err(Refusal::NotReady(volume::UnservableReason::NoMedium))
     );
     assert_eq!(asked(VolumeRequest::Load { by: Some(b) }), Ok(()));
-    assert_eq!(asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(asked(VolumeRequest::SanitizeStart { who: requester(1) }), Ok(()));
     assert_eq!(
-        asked(VolumeRequest::SanitizeStart),
+        asked(VolumeRequest::SanitizeStart { who: requester(1) }),
         Err(Refusal::NotReady(volume::UnservableReason::Sanitizing(0)))
     );
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
@@ -542,4 +548,33 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     daemon.settle();
     assert_eq!(daemon.answer_to(begun), Some(Ok(())));
     assert_eq!(daemon.answers.iter().filter(|answer| answer.id == RequestId(begun)).count(), 1);
+}
+
+/// A format or a sanitize is judged when its turn has come: what the fence before it has forbidden it does not do.
+#[test]
+fn a_format_that_waited_behind_a_preempt_or_a_protection_is_refused() {
+    let who = || victim(1);
+    let starts: [fn(Requester) -> VolumeRequest; 2] =
+        [|who| VolumeRequest::SanitizeStart { who }, |who| VolumeRequest::FormatStart { who }];
+    for start in starts {
+        let kind = ReservationType::WriteExclusiveRegistrants;
+        let mut daemon = held(2, kind, 1, true);
+        daemon.write(1, &victim(2), 2, 0, false);
+        let preempted = preempt(&mut daemon, true, kind, true);
+        let format = daemon.request(start(who()));
+        daemon.settle();
+        assert_eq!(daemon.answer_to(preempted), Some(Ok(())));
+        assert_eq!(daemon.answer_to(format), Some(Err(Refusal::Conflict)));
+        assert!(daemon.home.view().not_ready.is_none() && !daemon.home.view().owes_sanitize);
+
+        let mut daemon = Daemon::new(2);
+        daemon.write(1, &who(), 1, 0, false);
+        let protected = daemon.request(VolumeRequest::WriteProtect(true));
+        let format = daemon.request(start(who()));
+        daemon.settle();
+        assert_eq!(daemon.answer_to(protected), Some(Ok(())));
+        assert_eq!(daemon.answer_to(format), Some(Err(Refusal::ReadOnly)));
+        let reads_only = Requester { read_only: true, ..who() };
+        assert_eq!(Daemon::new(1).asked(start(reads_only)), Err(Refusal::ReadOnly));
+    }
 }

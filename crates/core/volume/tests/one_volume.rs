@@ -410,7 +410,10 @@ fn both_protocols_meet_the_same_state() {
         ),
         (VolumeRequest::Stop, Refusal::NotReady(volume::UnservableReason::Stopped)),
         (VolumeRequest::Eject { by: None }, Refusal::NotReady(volume::UnservableReason::NoMedium)),
-        (VolumeRequest::SanitizeStart, Refusal::NotReady(volume::UnservableReason::Sanitizing(0))),
+        (
+            VolumeRequest::SanitizeStart { who: requester(1) },
+            Refusal::NotReady(volume::UnservableReason::Sanitizing(0)),
+        ),
         (VolumeRequest::Remove, Refusal::NotReady(volume::UnservableReason::Removed)),
     ];
     for (request, refusal) in states {

@@ -107,7 +107,7 @@ impl Server {
         if controller.members.iter().any(|member| !member.open || !member.proven) {
             return Err(AssociationSaveRefusal::Joining);
         }
-        if !controller.waiting.is_empty() {
+        if !controller.waiting.is_empty() || !controller.unanswered.is_empty() {
             return Err(AssociationSaveRefusal::Busy);
         }
         let admin = self.save_queue(controller.admin)?;

@@ -107,7 +107,7 @@ pub(crate) struct SanitizeJob {
 }
 
 /// Where a sanitize is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SanitizeStage {
     /// The volume is being closed.
     Closing,

@@ -10,6 +10,7 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::extended_copy::CopyState;
 use scsi::sense::Sense;
+use scsi::status::Status;
 use volume::{Io, Op, Refusal, RequestId, ShardId, TaskTable, VolumeId, VolumeMap, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
@@ -186,6 +187,15 @@ impl ExecContext {
         self.functions.note_task_ended(task.key, &mut self.steps);
     }
 
+    /// Ends a command that was told to.
+    pub(crate) fn end_terminated_task(&mut self, slot: u32) {
+        match self.tasks.get(slot).ending {
+            TaskEnding::Check(sense) => self.respond_check_condition(slot, sense),
+            TaskEnding::Aborted => self.complete_task(slot, Reply::with_status(Status::TASK_ABORTED)),
+            TaskEnding::No | TaskEnding::Silent => self.retire_task(slot),
+        }
+    }
+
     pub(crate) fn remove_task(&mut self, slot: u32) -> Task {
         self.end_copy_record(slot);
         let task = self.tasks.take(slot);
@@ -312,10 +322,9 @@ fn changes_shared_state(request: &VolumeRequest) -> bool {
         VolumeRequest::Reserve { .. } | VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } => {
             false
         }
-        // A sanitize was judged as a write before it began; the others end tasks, as SAM has it.
-        VolumeRequest::SanitizeStart | VolumeRequest::FormatStart | VolumeRequest::SanitizeEnd { .. } => {
-            false
-        }
+        VolumeRequest::SanitizeStart { .. } | VolumeRequest::FormatStart { .. } => false,
+        // It was begun with that right; the others end tasks, as SAM has it.
+        VolumeRequest::SanitizeEnd { .. } => false,
         VolumeRequest::Reset | VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
         VolumeRequest::NexusLost(_) | VolumeRequest::Withdraw | VolumeRequest::Refresh => false,
     }

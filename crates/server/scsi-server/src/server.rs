@@ -192,17 +192,19 @@ impl Server {
         for (slot, key) in told {
             let Some(slot) = self.context.tasks.slot_if_key(slot, key) else { continue };
             let task = self.context.tasks.get(slot);
-            let volume = task.io_volume;
-            match task.phase {
+            let (phase, volume, is_internal) = (task.phase, task.volume, task.is_internal());
+            let io_volume = task.io_volume;
+            match phase {
+                TaskPhase::Sanitize if exec::sanitize::withdraw_begin(&mut self.context, slot) => {}
                 TaskPhase::Queued | TaskPhase::Data | TaskPhase::Sanitize => self.finish_terminated(slot),
                 TaskPhase::Io => {
                     let io = self.context.tasks.io_id(slot);
-                    self.context.steps.push_back(Step::Cancel { command: key, volume, io });
+                    self.context.steps.push_back(Step::Cancel { command: key, volume: io_volume, io });
                 }
-                TaskPhase::VolumeRequest if task.is_internal() => {}
+                TaskPhase::VolumeRequest if is_internal => {}
                 TaskPhase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
-                    let (id, volume) = (RequestId(self.context.tasks.io_id(slot).0), task.volume);
+                    let id = RequestId(self.context.tasks.io_id(slot).0);
                     self.context.steps.push_back(Step::VolumeRequest {
                         volume,
                         id,
@@ -215,12 +217,10 @@ impl Server {
 
     /// Ends a task that was told to.
     pub(crate) fn finish_terminated(&mut self, slot: u32) {
-        let task = self.context.tasks.get(slot);
-        match task.ending {
-            _ if task.is_internal() => exec::end_internal_task(&mut self.context, slot),
-            TaskEnding::Check(sense) => self.context.respond_check_condition(slot, sense),
-            TaskEnding::Aborted => self.context.complete_task(slot, Reply::with_status(Status::TASK_ABORTED)),
-            TaskEnding::No | TaskEnding::Silent => self.context.retire_task(slot),
+        if self.context.tasks.get(slot).is_internal() {
+            exec::end_internal_task(&mut self.context, slot);
+        } else {
+            self.context.end_terminated_task(slot);
         }
     }
 

@@ -272,18 +272,21 @@ impl ControllerDirectory {
         order.into_iter().find_map(|shard| Some((self.free_cntlid(shard.0)?, shard)))
     }
 
+    /// Whether a controller of this number is this daemon's, and no other gateway's of its group.
+    pub fn is_own_number(&self, cntlid: u16) -> bool {
+        !self.in_group || self.ranges.iter().any(|range| range.contains(&cntlid))
+    }
+
     fn free_cntlid(&mut self, shard: u16) -> Option<u16> {
         let shards = self.load.len() as u16;
-        let last = self.last.get_mut(usize::from(shard))?;
-        let mut number = *last;
+        let mut number = *self.last.get(usize::from(shard))?;
         for _ in 0..=CNTLID_MAX / shards {
             number = match number.checked_add(shards) {
                 Some(next) if next <= CNTLID_MAX => next,
                 Some(_) | None => shard,
             };
-            let is_own = !self.in_group || self.ranges.iter().any(|range| range.contains(&number));
-            if number != 0 && is_own && !self.entries.contains_key(&number) {
-                *last = number;
+            if number != 0 && self.is_own_number(number) && !self.entries.contains_key(&number) {
+                *self.last.get_mut(usize::from(shard))? = number;
                 return Some(number);
             }
         }

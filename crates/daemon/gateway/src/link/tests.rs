@@ -151,8 +151,8 @@ fn requests() -> Vec<VolumeRequest> {
         VolumeRequest::AbortTasks { of: host() },
         VolumeRequest::NexusLost(initiator()),
         VolumeRequest::SetPreferred { ports: vec![PortId(2), PortId(3)], on: true },
-        VolumeRequest::SanitizeStart,
-        VolumeRequest::FormatStart,
+        VolumeRequest::SanitizeStart { who: who() },
+        VolumeRequest::FormatStart { who: who() },
         VolumeRequest::SanitizeEnd { done: true },
         VolumeRequest::SanitizeForgive,
         VolumeRequest::MarkBad { who: who(), span },
@@ -467,7 +467,7 @@ fn attack_116_frames_that_cannot_be_end_the_link_before_they_have_come() {
     assert_eq!(lie(&frame(b"\x01"), true), LinkFault::Malformed);
     assert_eq!(lie(&frame(b"BWGX\x01\0\x01\0g"), true), LinkFault::Malformed);
     assert_eq!(lie(&1000_u32.to_le_bytes(), true), LinkFault::TooLong(1000));
-    assert_eq!(lie(&frame(b"BWGL\x02\0more"), true), LinkFault::Version(2));
+    assert_eq!(lie(&frame(b"BWGL\x09\0more"), true), LinkFault::Version(9));
 }
 
 #[test]

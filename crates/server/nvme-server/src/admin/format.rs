@@ -10,7 +10,7 @@ use nvme::identify::NSID_ALL;
 use volume::{Op, Refusal, Requester, SanitizeKind};
 
 use super::{AdminOutcome, answer_unless_later, take_waiting};
-use crate::controller::{AdminWait, WaitingCommand};
+use crate::controller::{AdminWait, Unanswered, WaitingCommand};
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, ControllerStep, FormatFailure, Step};
@@ -41,18 +41,35 @@ pub(super) fn start_format(
     let volume = entry.volume;
     let id = server.controllers.next_list_id();
     if let Some(controller) = server.controllers.find_mut(cntlid) {
-        controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Format { id } });
+        controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Format { id, begun: false } });
     }
     server.context.steps.push_back(Step::Other(ControllerStep::FormatVolume { id, volume, who }));
     Ok(AdminOutcome::Later)
 }
 
 impl Server {
+    /// The volume is closed for a format, and nothing keeps the format from being carried out any more.
+    pub fn handle_format_begun(&mut self, id: u64) {
+        let mut waiting = self.controllers.here.values_mut().flat_map(|controller| &mut controller.waiting);
+        let begun = waiting.find_map(|waiting| match &mut waiting.on {
+            AdminWait::Format { id: asked, begun } if *asked == id => Some(begun),
+            _ => None,
+        });
+        match begun {
+            Some(begun) => *begun = true,
+            None => {
+                let steps = &mut self.context.steps;
+                self.controllers.settle_unanswered(steps, Unanswered::Format(id));
+            }
+        }
+    }
+
     /// A format has ended ([`ControllerStep::FormatVolume`]). Its command may be gone.
     pub fn handle_format_end(&mut self, cx: &mut Cx<'_>, id: u64, end: Result<(), FormatFailure>) {
-        let is_meant =
-            |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Format { id: asked } if asked == id);
-        let Some((_, WaitingCommand { key, cid, .. })) = take_waiting(self, is_meant) else { return };
+        let is_meant = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Format { id: asked, .. } if asked == id);
+        let Some((_, WaitingCommand { key, cid, .. })) = take_waiting(self, is_meant) else {
+            return self.handle_format_begun(id);
+        };
         let outcome = match end {
             Ok(()) => Ok(AdminOutcome::SUCCESS),
             Err(FormatFailure::Refused(refusal)) => Err(for_refused_format(refusal)),

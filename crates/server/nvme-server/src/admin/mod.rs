@@ -23,7 +23,7 @@ use volume::{Refusal, RequestId};
 
 use crate::context::memory_class;
 use crate::controller::async_events::EVENT_REQUESTS_MAX;
-use crate::controller::{AdminWait, WaitingCommand};
+use crate::controller::{AdminWait, Unanswered, WaitingCommand};
 use crate::queue_message::CommandFailure;
 use crate::server::Server;
 use crate::status;
@@ -293,7 +293,10 @@ pub(crate) fn handle_volume_answer(
 ) {
     let asked =
         |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::VolumeRequest(asked) if asked == id);
-    let Some((_, waiting)) = take_waiting(server, asked) else { return };
+    let Some((_, waiting)) = take_waiting(server, asked) else {
+        server.controllers.settle_unanswered(&mut server.context.steps, Unanswered::Request(id));
+        return;
+    };
     let outcome = result.map(|()| AdminOutcome::SUCCESS).map_err(status::for_refusal);
     answer_unless_later(server, cx.pool, waiting.key, waiting.cid, outcome);
 }
@@ -303,7 +306,10 @@ pub(crate) fn retire_waiting(server: &mut Server, key: CommandKey) -> bool {
     if server.retire_auth_command(key) {
         return true;
     }
-    let Some((_, waiting)) = take_waiting(server, |waiting| waiting.key == key) else { return false };
+    let Some((cntlid, waiting)) = take_waiting(server, |waiting| waiting.key == key) else { return false };
+    if let Some(controller) = server.controllers.find_mut(cntlid) {
+        controller.note_ended_command(&waiting);
+    }
     server.context.steps.push_back(Step::Retire { command: waiting.key });
     true
 }

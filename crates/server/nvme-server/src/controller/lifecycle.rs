@@ -19,7 +19,7 @@ use nvme::Status;
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::property::{ControllerConfiguration, ShutdownStatus};
 
-use super::{Controller, ControllerTimer, Controllers};
+use super::{Controller, ControllerTimer, Controllers, Unanswered};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::step::{ControllerEnd, ControllerStep, QueueKey, Step};
 
@@ -121,6 +121,7 @@ impl Controllers {
             controller.end_io_queues(steps);
             let waiting = std::mem::take(&mut controller.waiting);
             for waiting in waiting {
+                controller.note_ended_command(&waiting);
                 let completion = Status::ABORTED_SQ_DELETION.into();
                 steps.push_back(Step::Respond { command: waiting.key, reply: completion });
             }
@@ -134,10 +135,20 @@ impl Controllers {
         }
     }
 
-    /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
+    /// What an admin command that was ended has asked of a volume is answered.
+    pub(crate) fn settle_unanswered(&mut self, steps: &mut VecDeque<Step>, settled: Unanswered) {
+        let asked = |controller: &&mut Controller| controller.unanswered.contains(&settled);
+        let Some(controller) = self.here.values_mut().find(asked) else { return };
+        controller.unanswered.retain(|unanswered| *unanswered != settled);
+        let cntlid = controller.spec.cntlid;
+        self.end_if_queues_gone(steps, cntlid);
+    }
+
+    /// A controller of which nothing runs any more has ended its reset, its shutdown, or itself.
     pub(super) fn end_if_queues_gone(&mut self, steps: &mut VecDeque<Step>, cntlid: u16) {
         let Some(controller) = self.find_mut(cntlid) else { return };
-        if !controller.members.is_empty() && !is_on(Failpoint::ResetHasty) {
+        let runs = !controller.members.is_empty() || !controller.unanswered.is_empty();
+        if runs && !is_on(Failpoint::ResetHasty) {
             return;
         }
         if controller.status.shutdown == ShutdownStatus::Occurring {
@@ -186,6 +197,7 @@ impl Controllers {
         }
         controller.admin_gone = true;
         let retired = std::mem::take(&mut controller.waiting);
+        retired.iter().for_each(|waiting| controller.note_ended_command(waiting));
         steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
         self.end_association(steps, cntlid, ControllerEnd::Closed);
         self.end_if_queues_gone(steps, cntlid);

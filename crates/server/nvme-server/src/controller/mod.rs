@@ -3,8 +3,9 @@
 //! A controller knows its I/O queues by number and shard, and exchanges messages with them, even with those
 //! of its own shard. It is gone when its admin queue and all its I/O queues are.
 //!
-//! Invariant: a queue is a member from the moment its Connect was admitted until the message that it is gone.
-//! So no reset, shutdown or end is complete while one of its commands may still run.
+//! Invariants: a queue is a member from the moment its Connect was admitted until the message that it is gone. What an
+//! admin command has asked of a volume is waited for, also when the command was ended ([`Unanswered`]). So no reset,
+//! shutdown or end is complete while a command may still run.
 
 pub(crate) mod abort;
 pub(crate) mod ana;
@@ -76,6 +77,8 @@ pub(crate) struct Controller {
     pub(crate) ending: Option<ControllerEnd>,
     /// The admin queue is gone.
     pub(crate) admin_gone: bool,
+    /// What commands that have been ended since have asked of volumes, and has no answer yet.
+    pub(crate) unanswered: Vec<Unanswered>,
     pub(crate) events: AsyncEvents,
     pub(crate) errors: ErrorLog,
     pub(crate) features: FeatureValues,
@@ -104,6 +107,15 @@ pub(crate) struct JoinedQueue {
     pub(crate) counters: QueueCounters,
 }
 
+/// What an admin command has asked of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// A request to its home.
+    Request(RequestId),
+    /// A format: until it has begun, or was refused. Then it goes on without its host.
+    Format(u64),
+}
+
 /// An admin command that waits.
 #[derive(Debug)]
 pub(crate) struct WaitingCommand {
@@ -130,8 +142,8 @@ pub(crate) enum AdminWait {
     ControllerList { id: u64, from: u16, answers: u16, found: Vec<u16> },
     /// Each shard's answer to a Cross-Controller Reset: so many have come. `status`: how it ends so far.
     Reset { id: u64, instance: ControllerInstance, answers: u16, status: Status },
-    /// The end of a format.
-    Format { id: u64 },
+    /// The end of a format; whether it has begun.
+    Format { id: u64, begun: bool },
     /// Memory for its answer; it has done nothing yet.
     Memory(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.
@@ -203,6 +215,24 @@ impl Controllers {
 impl Controller {
     pub(crate) fn is_discovery(&self) -> bool {
         self.spec.discovery.is_some()
+    }
+
+    /// A command that waits is ended: what it has asked of a volume may still be carried out.
+    pub(crate) fn note_ended_command(&mut self, waiting: &WaitingCommand) {
+        match waiting.on {
+            AdminWait::VolumeRequest(id) => self.unanswered.push(Unanswered::Request(id)),
+            AdminWait::Format { id, begun: false } => self.unanswered.push(Unanswered::Format(id)),
+            AdminWait::Format { begun: true, .. }
+            | AdminWait::Event
+            | AdminWait::Feature(_)
+            | AdminWait::Abort { .. }
+            | AdminWait::Reports { .. }
+            | AdminWait::ControllerList { .. }
+            | AdminWait::Reset { .. }
+            | AdminWait::Memory(_)
+            | AdminWait::MemoryForPage(_)
+            | AdminWait::MemoryForList(..) => {}
+        }
     }
 
     /// The namespace of this number.

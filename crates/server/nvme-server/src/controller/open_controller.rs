@@ -52,6 +52,7 @@ impl Server {
             armed: None,
             ending: None,
             admin_gone: false,
+            unanswered: Vec::new(),
             events: AsyncEvents::default(),
             errors: ErrorLog::default(),
             features: FeatureValues::default(),

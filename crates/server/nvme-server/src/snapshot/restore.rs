@@ -135,6 +135,7 @@ impl Server {
             armed: None,
             ending: None,
             admin_gone: false,
+            unanswered: Vec::new(),
             events: events(&snapshot.events)?,
             errors: errors(snapshot, cx.now)?,
             features: features(&snapshot.features, cx.now)?,

@@ -123,7 +123,8 @@ fn states_of_path_and_volume_are_told_apart() {
     world.request(0, VolumeRequest::Stop).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::NAMESPACE_NOT_READY);
     world.request(0, VolumeRequest::Start).unwrap();
-    world.request(0, VolumeRequest::SanitizeStart).unwrap();
+    let who = Requester { identity: Arc::new(Identity::Host([9; 16])), port: PortId(1), read_only: false };
+    world.request(0, VolumeRequest::SanitizeStart { who }).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_IN_PROGRESS);
     world.request(0, VolumeRequest::SanitizeEnd { done: false }).unwrap();
     assert_eq!(

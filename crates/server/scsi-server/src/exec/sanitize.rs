@@ -14,7 +14,9 @@ use scsi::cdb::{Sanitize, SanitizeAction};
 use scsi::format::{FormatParameters, FormatUnit};
 use scsi::sanitize::OverwriteParameters;
 use scsi::sense::Sense;
-use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, UnservableReason, VolumeRequest};
+use volume::{
+    Failure, IoId, Op, Outcome, Refusal, RequestId, Requester, SanitizeKind, UnservableReason, VolumeRequest,
+};
 
 use super::block::admit_on_arrival;
 use super::parameter_data::contiguous_bytes;
@@ -22,8 +24,8 @@ use super::respond_good;
 use crate::after_operation::{AfterOperation, SanitizeJob, SanitizeStage};
 use crate::context::ExecContext;
 use crate::status;
-use crate::step::Reply;
-use crate::task::TaskPhase;
+use crate::step::{Reply, Step};
+use crate::task::{Task, TaskEnding, TaskPhase};
 
 /// SANITIZE.
 pub(crate) fn start_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize) {
@@ -129,7 +131,10 @@ fn begin_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: &Sanitize, kind: S
 
 fn begin_job(ctx: &mut ExecContext, slot: u32, job: impl FnOnce(IoId) -> SanitizeJob) {
     let job = job(ctx.tasks.io_id(slot));
-    let request = if job.formats { VolumeRequest::FormatStart } else { VolumeRequest::SanitizeStart };
+    let nexus = &ctx.nexus_of(slot).nexus;
+    let who = Requester { read_only: nexus.read_only || ctx.tasks.get(slot).read_only, ..nexus.clone() };
+    let request =
+        if job.formats { VolumeRequest::FormatStart { who } } else { VolumeRequest::SanitizeStart { who } };
     match ctx.open_internal_task(slot, AfterOperation::Sanitize(Box::new(job))) {
         Some(own) => {
             ctx.tasks.get_mut(slot).phase = TaskPhase::Sanitize;
@@ -156,13 +161,18 @@ pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Res
     let (asker, immediate, allow_exit, kind) = (*asker, *immediate, *allow_exit, kind.clone());
     match (*stage, result) {
         // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
-        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => request_sanitize_end(ctx, slot, false),
+        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => {
+            ctx.logical_unit_of(slot).spec.shared.restrict_sanitize_exit(!allow_exit);
+            end_terminated_asker(ctx, asker);
+            request_sanitize_end(ctx, slot, false);
+        }
         (SanitizeStage::Closing, Err(refusal)) => {
             close_internal_task_with(ctx, slot, status::reply_for_refusal(refusal))
         }
         (SanitizeStage::Closing, Ok(())) => {
             sanitize_job_mut(ctx, slot).stage = SanitizeStage::Running;
             ctx.logical_unit_of(slot).spec.shared.restrict_sanitize_exit(!allow_exit);
+            end_terminated_asker(ctx, asker);
             if immediate && let Some(asker) = waiting_command_slot(ctx, asker) {
                 respond_good(ctx, asker);
             }
@@ -217,10 +227,38 @@ pub(crate) fn fail_sanitize(ctx: &mut ExecContext, slot: u32) {
 
 fn close_internal_task_with(ctx: &mut ExecContext, slot: u32, reply: Reply) {
     let asker = sanitize_job_mut(ctx, slot).asker;
+    end_terminated_asker(ctx, asker);
     if let Some(asker) = waiting_command_slot(ctx, asker) {
         ctx.complete_task(asker, reply);
     }
     ctx.close_internal_task(slot);
+}
+
+/// Ends the command that began it, if that was told to end and has waited for what becomes of the begin.
+fn end_terminated_asker(ctx: &mut ExecContext, asker: IoId) {
+    if let Some(asker) = waiting_command_slot(ctx, asker)
+        && ctx.tasks.get(asker).ending != TaskEnding::No
+    {
+        ctx.end_terminated_task(asker);
+    }
+}
+
+/// The command at `slot` is to end, and what it has asked for may not have begun: that is withdrawn, so that nothing is
+/// destroyed behind an abort that was answered. True: the command ends with the answer.
+pub(crate) fn withdraw_begin(ctx: &mut ExecContext, slot: u32) -> bool {
+    let asker = ctx.tasks.io_id(slot);
+    let begins = |task: &Task| {
+        matches!(&task.job, AfterOperation::Sanitize(job)
+            if job.asker == asker && job.stage == SanitizeStage::Closing)
+    };
+    let Some((own, volume)) =
+        ctx.tasks.iter().find(|(_, task)| begins(task)).map(|(own, task)| (own, task.volume))
+    else {
+        return false;
+    };
+    let id = RequestId(ctx.tasks.io_id(own).0);
+    ctx.steps.push_back(Step::VolumeRequest { volume, id, request: VolumeRequest::Withdraw });
+    true
 }
 
 /// The command that began it, if it still waits.

@@ -275,3 +275,53 @@ fn a_format_is_refused_as_a_write_is() {
     world.command(other, &TUR, &[], 0);
     world.refused(other, &FORMAT, &[], 0, 0x07_2700);
 }
+
+/// An abort that was answered has ended its command: what waited for its turn at the volume's home does not begin
+/// behind it, and what has begun goes on.
+#[test]
+fn a_format_that_was_aborted_before_its_turn_does_not_begin() {
+    for cdb in [&FORMAT[..], &[0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        let mut world = World::new(2);
+        world.add(32768, |_| {});
+        let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(1, "iqn.b", &[0]));
+        world.write(a, 0, &block(7));
+        // A reset of the other host waits for its own write, and the format waits for the reset.
+        world.disks.hold.set(true);
+        world.start(b, &write_10(8, 1), &block(9), 0);
+        world.run();
+        let reset = world.manage(b, ManagementFunction::LogicalUnitReset([0; 8]));
+        world.run();
+        assert_eq!(world.end(reset), None);
+        world.refused(a, &TUR, &[], 0, 0x06_2903);
+        let format = world.start(a, cdb, &[], 0);
+        world.run();
+        assert_eq!(world.end(format), None);
+        let tag = Some(format.key.tag);
+        assert_eq!(world.managed(a, ManagementFunction::AbortTask { tag }), ManagementOutcome::Complete);
+        assert_eq!(world.end(format), Some(End::Retired));
+        world.disks.hold.set(false);
+        world.run();
+        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
+        world.good(a, &TUR, &[], 0);
+        assert_eq!(world.read(a, 0, 1), block(7));
+        // A format that is closing the volume already is carried out, and its abort waits until it has begun.
+        world.command(b, &TUR, &[], 0);
+        world.shared[0].set_sanitize_rate(1 << 20);
+        world.disks.hold.set(true);
+        world.start(b, &write_10(8, 1), &block(9), 0);
+        world.run();
+        let format = world.start(a, cdb, &[], 0);
+        world.run();
+        let abort = world.manage(a, ManagementFunction::AbortTaskSet([0; 8]));
+        world.run();
+        assert_eq!((world.end(format), world.end(abort)), (None, None));
+        world.disks.hold.set(false);
+        world.run();
+        assert_eq!(world.end(format), Some(End::Retired));
+        assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
+        world.run_out();
+        world.good(a, &TUR, &[], 0);
+        assert_eq!(world.read(a, 0, 1), block(0));
+        assert_eq!(world.lent(), 0);
+    }
+}

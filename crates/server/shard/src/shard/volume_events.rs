@@ -133,8 +133,7 @@ impl Shard {
                 if self.parts.volumes.handle_execution_answer(&answer) {
                     return;
                 }
-                if let Some((asked, end)) = self.nvme.formats.handle_answer(cx, &mut self.parts, id, result) {
-                    self.nvme.server.handle_format_end(cx, asked, end);
+                if self.nvme.handle_format_answer(cx, &mut self.parts, id, result) {
                     self.nvme.run_steps(cx, &mut self.parts);
                 } else if !self.iscsi.handle_nexus_end_answer(cx, &mut self.parts, id) {
                     self.requests.handle_answer(&mut self.parts.outbox, &answer);

@@ -299,3 +299,27 @@ fn geometry() -> Geometry {
     use volume::{Backend, RamBackend, RamDisk};
     RamBackend::new(Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096))).geometry()
 }
+
+/// What a host of iSCSI allowed for its sanitize does not hold for a format of an NVMe host: after one that has failed,
+/// nobody is shown what was there before.
+#[test]
+fn a_failed_format_of_one_protocol_is_not_left_by_what_the_other_allowed() {
+    let mut world = slow(5, 2);
+    let (mut scsi, mut nvme) = both(&mut world);
+    // Block erase, with AUSE.
+    let erase = [0x48, 0x22, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(ask(&mut world, &mut scsi, &mut nvme, &erase, &[], 0).status, 0);
+    assert_eq!(nvme.write(&mut world, 1, 0, &pattern(0, 1, 1)), Status::SUCCESS);
+    world.disk(DiskId(1)).unwrap().faults.error_permille = 1000;
+    let mut format = sqe(0x80);
+    format.nsid = U32::new(1);
+    let failed = nvme.ask(&mut world, 0, format, &[], 0).status;
+    assert_eq!(failed.0 & 0x7ff, Status::SANITIZE_FAILED.0, "{failed:?}");
+    world.disk(DiskId(1)).unwrap().faults.error_permille = 0;
+    let exit = [0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0];
+    let refused = ask(&mut world, &mut scsi, &mut nvme, &exit, &[], 0);
+    assert_eq!((refused.status, refused.sense[2], refused.sense[12]), (2, 5, 0x24), "{refused:?}");
+    assert_eq!(nvme.ask(&mut world, 0, format, &[], 0).status, Status::SUCCESS);
+    assert_eq!(ask(&mut world, &mut scsi, &mut nvme, &[0; 6], &[], 0).status, 0);
+    assert!(nvme.read(&mut world, 1, 0, 1) == [0; 512]);
+}

@@ -18,6 +18,12 @@ fn world() -> (World, Host) {
     (world, host)
 }
 
+fn begin(world: &mut World, host: Host) {
+    let (id, _) = *world.formats.last().expect("a format is on its way");
+    world.cores[host.shard].server.handle_format_begun(id);
+    world.run();
+}
+
 fn end(world: &mut World, host: Host, end: Result<(), FormatFailure>) {
     let (id, _) = world.formats.pop().expect("a format is on its way");
     let mut cx = Cx { now: world.now, pool: &world.pool, entropy: &mut world.entropy };
@@ -78,10 +84,56 @@ fn a_format_goes_on_without_its_host() {
     let (mut world, host) = world();
     world.start(host, &format(1, 0), &[]);
     world.run();
+    begin(&mut world, host);
     world.close(host);
     world.run();
     assert_eq!(world.gone.len(), 1);
     end(&mut world, host, Ok(()));
+}
+
+/// No reset and no end of a controller is complete while a format that it has asked for may still begin.
+#[test]
+fn a_controller_is_not_gone_while_its_format_may_still_begin() {
+    for begins in [true, false] {
+        let settle = |world: &mut World, host| {
+            if begins {
+                begin(world, host);
+            } else {
+                end(world, host, Err(FormatFailure::Refused(volume::Refusal::Conflict)));
+            }
+        };
+        let (mut world, host) = self::world();
+        world.start(host, &format(1, 0), &[]);
+        world.run();
+        assert_eq!(world.set(host, Property::CC, 0x0046_0000), Status::SUCCESS);
+        assert_eq!(world.property(host, Property::CSTS, 4), 1, "the reset is not complete");
+        settle(&mut world, host);
+        assert_eq!(world.property(host, Property::CSTS, 4), 0);
+
+        let (mut world, host) = self::world();
+        world.start(host, &format(1, 0), &[]);
+        world.run();
+        world.close(host);
+        world.run();
+        assert!(world.gone.is_empty());
+        settle(&mut world, host);
+        assert_eq!(world.gone, [(1, crate::ControllerEnd::Closed)]);
+    }
+}
+
+/// The same of a request to a volume's home.
+#[test]
+fn a_controller_is_not_gone_while_its_request_has_no_answer() {
+    let (mut world, host) = world();
+    let mut protect = admin(0x09, 1, &[0x84, 1], 0);
+    protect.flags = 0x40;
+    world.start(host, &protect, &[]);
+    world.hold_mail = true;
+    world.close(host);
+    assert!(world.gone.is_empty());
+    world.hold_mail = false;
+    world.run();
+    assert_eq!(world.gone, [(1, crate::ControllerEnd::Closed)]);
 }
 
 #[test]
@@ -94,7 +146,8 @@ fn identify_says_how_far_a_format_is() {
         data[32]
     };
     assert_eq!(progress(&mut world), 0x80);
-    world.request(0, volume::VolumeRequest::FormatStart).unwrap();
+    let who = spec(1, 1, vec![]).nexus;
+    world.request(0, volume::VolumeRequest::FormatStart { who }).unwrap();
     assert_eq!(progress(&mut world), 0x80 | 100);
     let read = super::super::transfer(nvme::Opcode::READ, 0, 1);
     let queue = world.connect(1, &join(1, 1, 0)).unwrap();

@@ -76,7 +76,9 @@ fn payload_len(op: &Op, logical: u32) -> Option<(usize, bool)> {
         Op::CompareAndWrite(span) => (bytes(span.blocks.checked_mul(2)?)?, false),
         Op::WriteSame(_) => (logical as usize, false),
         Op::Flush | Op::WriteZeroes { .. } | Op::Unmap(_) | Op::Verify(_) | Op::Prefetch(_) => (0, false),
-        Op::Extents(_) | Op::Sanitize(_) | Op::MarkBad(_) => (0, false),
+        Op::Extents(_) | Op::MarkBad(_) => (0, false),
+        // None begins elsewhere ([`is_of_group`]).
+        Op::Sanitize(_) => return None,
     };
     (len <= PAYLOAD_MAX).then_some((len, is_read))
 }
@@ -99,11 +101,9 @@ fn is_of_group(request: &VolumeRequest) -> bool {
         | VolumeRequest::AbortTasks { .. }
         | VolumeRequest::NexusLost(_) => true,
         VolumeRequest::SetPreferred { .. } => true,
-        VolumeRequest::SanitizeStart
-        | VolumeRequest::FormatStart
-        | VolumeRequest::SanitizeEnd { .. }
-        | VolumeRequest::SanitizeForgive
-        | VolumeRequest::Refresh => true,
+        VolumeRequest::SanitizeEnd { .. } | VolumeRequest::SanitizeForgive | VolumeRequest::Refresh => true,
+        // If the other gateway were lost, nobody would end what it has begun, and the volume stayed closed.
+        VolumeRequest::SanitizeStart { .. } | VolumeRequest::FormatStart { .. } => false,
         // What lies beneath is the business of each gateway, and marks are of gates.
         VolumeRequest::Resize(_) | VolumeRequest::BackingReadOnly(_) | VolumeRequest::Remove => false,
         VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } | VolumeRequest::Withdraw => false,
@@ -276,6 +276,18 @@ mod tests {
         {
             assert!(!is_of_group(&request), "{request:?}");
         }
+        // What nobody would end if that gateway were lost.
+        let who = || Requester {
+            identity: Arc::new(volume::Identity::Host([1; 16])),
+            port: volume::PortId(1),
+            read_only: false,
+        };
+        for request in
+            [VolumeRequest::SanitizeStart { who: who() }, VolumeRequest::FormatStart { who: who() }]
+        {
+            assert!(!is_of_group(&request), "{request:?}");
+        }
+        assert_eq!(payload_len(&Op::Sanitize(volume::SanitizeKind::BlockErase), 512), None);
         for request in [VolumeRequest::Reset, VolumeRequest::Refresh, VolumeRequest::WriteProtect(true)] {
             assert!(is_of_group(&request), "{request:?}");
         }

@@ -101,6 +101,8 @@ impl Shard {
         let owner = owner.starting_at(Epoch(term.0.saturating_mul(EPOCHS_PER_TERM)));
         part.term = term;
         let (view, uuid) = (owner.view().clone(), part.facts.uuid);
+        // What the owner before let hosts do after a sanitize that failed was not recorded.
+        local.gate.shared_state().restrict_sanitize_exit(view.owes_sanitize);
         local.home = Some(Box::new(owner));
         let message = publication(volume, term, uuid, &view, Vec::new());
         self.parts.outbox.post(CONTROL_PLANE, Message::ToGateway(Box::new(message)));

@@ -46,8 +46,16 @@ enum FormatStage {
     Opening { well: bool },
 }
 
-/// How the command ends: its number, and the outcome.
-pub(in crate::shard) type FormatEnd = (u64, Result<(), FormatFailure>);
+/// What becomes of the command of this number.
+#[derive(Debug)]
+pub(in crate::shard) enum FormatProgress {
+    /// The volume is closed, and its blocks are made zero.
+    Begun(u64),
+    /// It has ended.
+    Ended(u64, Result<(), FormatFailure>),
+    /// Nothing yet.
+    Waits,
+}
 
 impl PendingFormats {
     /// None is on its way.
@@ -66,37 +74,39 @@ impl PendingFormats {
         self.made += 1;
         let number = FORMAT_BASE | self.made;
         let stage = FormatStage::Closing;
-        self.list.push(Format { number, volume, who, asked, stage });
-        parts.post_request(volume, request_id(number), VolumeRequest::FormatStart);
+        self.list.push(Format { number, volume, who: who.clone(), asked, stage });
+        parts.post_request(volume, request_id(number), VolumeRequest::FormatStart { who });
     }
 
-    /// The home has closed the volume, or opened it. `None`: it goes on, or this was no format's.
+    /// The home has closed the volume, or opened it. `None`: this was no format's answer.
     pub(in crate::shard) fn handle_answer(
         &mut self,
         cx: &mut Cx<'_>,
         parts: &mut SharedParts,
         id: RequestId,
         result: Result<(), Refusal>,
-    ) -> Option<FormatEnd> {
+    ) -> Option<FormatProgress> {
         let at = self.list.iter().position(|format| request_id(format.number) == id)?;
         let format = self.list.get_mut(at)?;
         let end = match (format.stage, result) {
             (FormatStage::Closing, Ok(())) => {
+                format.restrict_exit(parts);
                 format.stage = FormatStage::Running;
                 format.submit(cx, parts);
-                return None;
+                return Some(FormatProgress::Begun(format.asked));
             }
             // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
             (FormatStage::Closing, Err(Refusal::NotFenced)) => {
+                format.restrict_exit(parts);
                 format.request_end(parts, false);
-                return None;
+                return Some(FormatProgress::Begun(format.asked));
             }
             (FormatStage::Closing, Err(refusal)) => Err(FormatFailure::Refused(refusal)),
             (FormatStage::Opening { well: true }, Ok(())) => Ok(()),
             // That it has ended well cannot be recorded, and what is recorded is that it has not.
             (FormatStage::Opening { well: true }, Err(Refusal::NotDurable)) => {
                 format.request_end(parts, false);
-                return None;
+                return Some(FormatProgress::Waits);
             }
             // It has ended well and that stands; only a shard is late, or the volume goes.
             (
@@ -105,11 +115,11 @@ impl PendingFormats {
             ) => Err(FormatFailure::Refused(refusal)),
             (FormatStage::Opening { .. }, _) => Err(FormatFailure::Failed),
             // Nothing is asked while it runs.
-            (FormatStage::Running, _) => return None,
+            (FormatStage::Running, _) => return Some(FormatProgress::Waits),
         };
         let asked = format.asked;
         self.list.swap_remove(at);
-        Some((asked, end))
+        Some(FormatProgress::Ended(asked, end))
     }
 
     /// The blocks are zero, or that failed.
@@ -126,6 +136,13 @@ fn request_id(number: u64) -> RequestId {
 }
 
 impl Format {
+    /// Only another format or a sanitize heals one that has failed.
+    fn restrict_exit(&self, parts: &SharedParts) {
+        if let Some(local) = parts.volumes.get(self.volume) {
+            local.gate.shared_state().restrict_sanitize_exit(true);
+        }
+    }
+
     fn submit(&self, cx: &mut Cx<'_>, parts: &mut SharedParts) {
         let is_thin = parts.volumes.get(self.volume).is_some_and(|local| local.gate.view().geometry.thin);
         // What is not thin keeps its blocks.

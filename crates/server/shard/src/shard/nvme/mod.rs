@@ -350,7 +350,7 @@ impl NvmeFront {
                 self.server.handle_shard_controllers(cx, id, parts.shards, &here)
             }
             NvmeMessage::ResetController(from, id, request) => {
-                self.server.reset_controller((from, id), &request)
+                self.reset_controller(parts, (from, id), &request)
             }
             NvmeMessage::ResetAnswered(id, answer) => {
                 self.server.handle_reset_answer(cx, id, parts.shards, answer)

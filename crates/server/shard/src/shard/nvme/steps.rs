@@ -1,10 +1,13 @@
 //! What the NVMe server wants for controllers and queues, and commands carried out inline.
 
 use buf::Cx;
+use endpoint::ShardId;
 use nvme::{Completion, Sqe};
-use nvme_server::{CommandKey, ControllerStep, QueueKey};
+use nvme_server::{CommandKey, ControllerResetAnswer, ControllerResetRequest, ControllerStep, QueueKey};
 use stream::{Connection, ConnectionClose, Tag, TargetConnection};
+use volume::{Refusal, RequestId};
 
+use super::formats::FormatProgress;
 use super::{FINAL_SEND_TIMEOUT, NvmeFront, QueueState};
 use crate::message::{CONTROL_PLANE, Message, NvmeMessage};
 use crate::shard::payload_step::CommandConn;
@@ -52,6 +55,39 @@ impl NvmeFront {
                 parts.outbox.post(DIRECTORY_SHARD, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }
+    }
+
+    /// A controller of another shard asks that one of its host be reset. What this gateway of a group cannot have had is
+    /// another one's, and may be at work there.
+    pub(super) fn reset_controller(
+        &mut self,
+        parts: &mut SharedParts,
+        (from, id): (ShardId, u64),
+        request: &ControllerResetRequest,
+    ) {
+        let cntlid = request.instance.cntlid;
+        if self.directory.as_ref().is_some_and(|directory| !directory.is_own_number(cntlid)) {
+            let answer = ControllerResetAnswer::NotPermitted;
+            return parts.outbox.post(from, Message::Nvme(NvmeMessage::ResetAnswered(id, answer)));
+        }
+        self.server.reset_controller((from, id), request);
+    }
+
+    /// The home of a volume has answered; whether that was for a format.
+    pub(in crate::shard) fn handle_format_answer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        id: RequestId,
+        result: Result<(), Refusal>,
+    ) -> bool {
+        match self.formats.handle_answer(cx, parts, id, result) {
+            Some(FormatProgress::Begun(asked)) => self.server.handle_format_begun(asked),
+            Some(FormatProgress::Ended(asked, end)) => self.server.handle_format_end(cx, asked, end),
+            Some(FormatProgress::Waits) => {}
+            None => return false,
+        }
+        true
     }
 
     /// What was queued for a queue is sent, then its link is closed.
