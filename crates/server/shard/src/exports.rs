@@ -433,6 +433,7 @@ mod tests {
             alter(&mut target);
             target
         };
+        let elsewhere = || TargetAddress::of_portal("192.0.2.9:3260".parse().unwrap(), 1);
         let proves = |secret: &'static str| {
             move |target: &mut TargetExport| target.rules[0].auth = AuthPolicy::Required(accounts(secret))
         };
@@ -448,6 +449,12 @@ mod tests {
                 }),
                 target("iqn.elsewhere", 5, &|target| target.groups = vec![3261]),
                 target("iqn.named", 6, &|target| target.rules[0].initiators = vec!["iqn.b".into()]),
+                target("iqn.moved", 7, &|target| {
+                    target.redirect = Some(Redirect { address: elsewhere(), permanent: false });
+                }),
+                target("iqn.sent-on", 8, &|target| {
+                    target.sent_on = vec![GroupRedirect { group: 3260, to: vec![elsewhere()] }];
+                }),
             ],
             ..Exports::default()
         };
@@ -464,7 +471,7 @@ mod tests {
         assert_eq!(seen(Some("user"), &[by(0)]), [(1, true), (2, false), (4, false)]);
         assert_eq!(seen(None, &[by(0)]), [(1, true), (4, false)]);
         assert_eq!(seen(Some("another"), &[by(0)]), [(1, true), (4, false)]);
-        assert_eq!(seen(None, &[by(1)]), [(1, true), (4, false), (5, false)]);
+        assert_eq!(seen(None, &[by(1)]), [(1, true), (4, false), (5, false), (8, false)]);
         assert_eq!(seen(None, &[by(0), by(1)]), [(1, true), (4, false)]);
         assert_eq!(seen(None, &[by(7)]), []);
     }

@@ -150,7 +150,9 @@ fn resolve_target_volume(
     nexus: NexusKey,
     target: &CopyTarget<'_>,
 ) -> Result<VolumeId, Reply> {
-    let Some(volume) = named_volumes(ctx, nexus, target).next() else {
+    let mut named = named_volumes(ctx, nexus, target);
+    // Short names are folded from UUIDs: one that two volumes have says of neither what is to be overwritten.
+    let Some(volume) = named.next().filter(|volume| named.all(|other| other == *volume)) else {
         return Err(Reply::check_condition(Sense::COPY_TARGET_NOT_REACHABLE));
     };
     if target.block_len != 0 && u64::from(target.block_len) != logical_block_len(ctx, volume) {

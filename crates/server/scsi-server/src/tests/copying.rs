@@ -179,6 +179,29 @@ fn attack_49_copies_reach_only_own_units() {
     assert_eq!(world.lent(), 0);
 }
 
+/// A name that two volumes of a nexus have names neither.
+#[test]
+fn attack_49_a_name_of_two_volumes_is_no_copys_target() {
+    let (mut world, a, b) = two();
+    world.named_alike = true;
+    let twin = world.add(8192, |_| {});
+    world.write(a, 0, &block(7));
+    let parameters = list(1, &[0, 1], &[segment(0, 1, 0, 5, 1), segment(1, 0, 5, 9, 1)]);
+    world.good(a, &copy_cdb(parameters.len()), &parameters, 0);
+    let entries = [0, 1, twin.0].map(|volume| LunEntry {
+        lun: volume as u16,
+        volume: VolumeId(volume),
+        read_only: false,
+    });
+    world.server(a).change_luns(a.key, entries.into());
+    assert_eq!(world.command(a, &[0; 6], &[], 0).code(), 0x06_3f0e);
+    world.refused(a, &copy_cdb(parameters.len()), &parameters, 0, 0x0a_0d02);
+    // A nexus that does not reach the other one means its own.
+    let own = list(2, &[0], &[segment(0, 0, 9, 11, 1)]);
+    world.good(b, &copy_cdb(own.len()), &own, 0);
+    assert_eq!(world.read(a, 11, 1), block(7));
+}
+
 /// Volumes of other targets: those that the initiator would reach there, and as it would. They are asked for at each copy,
 /// and looked at again before each chunk.
 #[test]

@@ -111,6 +111,8 @@ pub(super) struct World {
     pub(super) copy_volumes: Vec<CopyVolume>,
     /// While set, initiators send no data.
     pub(super) withhold: bool,
+    /// While set, volumes get UUIDs from which the short name of volume 0 is folded too.
+    pub(super) named_alike: bool,
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -140,6 +142,7 @@ impl World {
             disks: FakeControls::default(),
             copy_volumes: Vec::new(),
             withhold: false,
+            named_alike: false,
         }
     }
 
@@ -157,7 +160,11 @@ impl World {
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, 512, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
-        let uuid = Uuid(uuid(id.0 as u8));
+        let mut uuid = uuid(id.0 as u8);
+        if self.named_alike {
+            uuid[7] ^= uuid[15];
+        }
+        let uuid = Uuid(uuid);
         let facts = VolumeFacts { removable, revision: "1".into(), ..VolumeFacts::new(id, "v", uuid) };
         let shards = self.cores.len() as u16;
         let shared = SharedGateState::new(shards);

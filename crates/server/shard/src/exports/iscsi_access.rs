@@ -59,8 +59,13 @@ impl Exports {
         let Some(portal) = self.portal(accepted.listener) else { return Vec::new() };
         let here = self.target(target, portal).and_then(|target| target.rule_for(initiator, accepted));
         let account = user.and_then(|user| here?.auth.account(user));
-        let others =
-            self.targets.iter().filter(|other| &*other.name != target && other.is_reached_by(portal));
+        // Where a login would be sent elsewhere, the volume that others use may be elsewhere too.
+        let serves = |other: &TargetExport| {
+            other.is_reached_by(portal)
+                && other.redirect.is_none()
+                && other.redirect_for(portal.group, accepted).is_none()
+        };
+        let others = self.targets.iter().filter(|other| &*other.name != target && serves(other));
         let mut reached = Vec::new();
         for other in others {
             let Some(rule) = other.rule_for(initiator, accepted) else { continue };
