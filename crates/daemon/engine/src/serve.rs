@@ -37,7 +37,7 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{ProbeNeeds, ProbeResult, StorageInUse, Store, handed, open_files_ahead},
+    store::{ProbeNeeds, ProbeResult, StorageInUse, Store, handed, open_files_ahead, volumes_of_one_name},
     upgrade::Predecessor,
 };
 use config::{
@@ -203,6 +203,7 @@ fn run(
         );
     }
     warn_of_transient_identity(&stores);
+    warn_of_shared_names(&stores, plan.oui);
     let listeners = engine.listeners();
     let hint = connect_hints::connect_commands(&plan, &listeners);
     log::write_hint(&line::format_lines(&lines));
@@ -528,6 +529,20 @@ fn warn_of_transient_identity(stores: &[Store]) {
             volumes = format!("{}{more}", named.join(" ")),
             "a RAM volume without uuid=: hosts see a new disk at each start, without its earlier reservations, \
              whose records stay in the state directory"
+        );
+    }
+}
+
+/// Tells of volumes that hosts take for one disk.
+fn warn_of_shared_names(stores: &[Store], oui: Option<[u8; 3]>) {
+    let named = stores.iter().map(|store| (store.volume.name.as_str(), &store.uuid));
+    for (first, second) in volumes_of_one_name(named, oui).into_iter().take(NAMES_TOLD_MAX) {
+        tracing::warn!(
+            target: area::SERVE,
+            volume = second,
+            other = first,
+            "the UUIDs of these volumes give both the same NAA name: a host that sees both over iSCSI with multipath takes \
+             them for one disk and mixes up their data; give one of them a random uuid="
         );
     }
 }

@@ -13,6 +13,7 @@ mod open_ahead;
 mod open_error;
 mod probe;
 mod rbd;
+mod shared_names;
 mod stripe;
 
 use std::{
@@ -36,6 +37,7 @@ pub use open_ahead::open_files_ahead;
 use open_error::OpenErrorReason;
 pub use open_error::VolumeOpenError;
 pub use probe::{ProbeNeeds, ProbeResult};
+pub use shared_names::volumes_of_one_name;
 
 use crate::{
     remote::{self, ProbedRemote},

@@ -41,6 +41,9 @@ mod tests;
 mod unit;
 mod unit_attention;
 
+/// The NAA names of logical units, which are folded from UUIDs.
+pub use scsi::vpd::{naa_locally_assigned, naa_registered_extended};
+
 pub use nexus::{CopyVolume, InquiryProduct, LunEntry, NexusSpec, TargetPort};
 pub use server::Server;
 pub use snapshot::{NexusRestoreError, NexusSnapshot};
