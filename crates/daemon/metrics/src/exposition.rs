@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// A text format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpositionFormat {
     /// Prometheus' text format 0.0.4.
     Prometheus,

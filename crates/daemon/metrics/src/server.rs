@@ -2,9 +2,11 @@
 //!
 //! Invariants: at most `CONNECTIONS_MAX` connections are served at a time, each for at most `READ_TIMEOUT` until its
 //! request is here and `WRITE_TIMEOUT` until its answer has left. The shards are asked at most once in `OBSERVATION_AGE_MAX`,
-//! however many clients there are; while one client waits for the shards, the others wait for the same answer.
+//! however many clients there are, and each text is made once of what they have answered; while one client waits for the
+//! shards, the others wait for the same answer, also if it is that there is none.
 
 use std::{
+    collections::HashMap,
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
@@ -17,6 +19,7 @@ use std::{
 };
 
 use crate::{
+    exposition::ExpositionFormat,
     families,
     live::{self, PAGE, PAGE_POLICY, Sample},
     request::{self, BadRequest, Resource},
@@ -61,6 +64,26 @@ struct ServerState {
 struct RecentSamples {
     latest: Option<ReportSample>,
     before: Option<ReportSample>,
+    /// What has been made of the latest.
+    texts: HashMap<SampleText, Arc<str>>,
+    /// The last try, if it brought nothing.
+    failure: Option<(Instant, RequestRefusal)>,
+}
+
+/// What is made of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum SampleText {
+    Metrics(ExpositionFormat),
+    Live,
+}
+
+impl SampleText {
+    fn content_type(self) -> &'static str {
+        match self {
+            SampleText::Metrics(format) => format.content_type(),
+            SampleText::Live => "application/json",
+        }
+    }
 }
 
 type ReportSample = Sample<Arc<ObservationReport>>;
@@ -186,7 +209,7 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
             return write_response(stream, status, (PLAIN_TEXT, more), text, false);
         }
     };
-    let (rendered, head) = match asked {
+    let (text, head) = match asked {
         Resource::Page(head) => {
             let fields = format!(
                 "Content-Security-Policy: {PAGE_POLICY}\r\nReferrer-Policy: no-referrer\r\n\
@@ -194,20 +217,13 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
             );
             return write_response(stream, STATUS_OK, ("text/html; charset=utf-8", &fields), PAGE, head);
         }
-        Resource::Metrics(format, head) => {
-            let rendered = shared
-                .sample()
-                .map(|(now, _)| (format.content_type(), families::render_metrics(&now.seen, format)));
-            (rendered, head)
-        }
-        Resource::Live(head) => {
-            (shared.sample().and_then(|(now, before)| render_live_sample(&now, before.as_ref())), head)
-        }
+        Resource::Metrics(format, head) => (SampleText::Metrics(format), head),
+        Resource::Live(head) => (SampleText::Live, head),
     };
-    match rendered {
-        Ok((content_type, text)) => {
+    match shared.render(text) {
+        Ok(rendered) => {
             let fields = "Cross-Origin-Resource-Policy: same-origin\r\n";
-            write_response(stream, STATUS_OK, (content_type, fields), &text, head)
+            write_response(stream, STATUS_OK, (text.content_type(), fields), &rendered, head)
         }
         Err(why) => {
             let text = format!("{}\n", why.message);
@@ -216,16 +232,12 @@ fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> 
     }
 }
 
-fn render_live_sample(
-    now: &ReportSample,
-    before: Option<&ReportSample>,
-) -> Result<(&'static str, String), RequestRefusal> {
+fn render_live_sample(now: &ReportSample, before: Option<&ReportSample>) -> Result<String, RequestRefusal> {
     let of = |sample: &'_ ReportSample| (sample.when, sample.processor);
     let sample = |((when, processor), seen)| Sample { when, processor, seen };
     let before = before.map(|before| sample((of(before), &*before.seen)));
-    let text = live::render_live(&sample((of(now), &*now.seen)), before.as_ref())
-        .map_err(|why| RequestRefusal::new(control::RefusalCode::Failed, why.to_string()))?;
-    Ok(("application/json", text))
+    live::render_live(&sample((of(now), &*now.seen)), before.as_ref())
+        .map_err(|why| RequestRefusal::new(control::RefusalCode::Failed, why.to_string()))
 }
 
 const STATUS_OK: &str = "200 OK";
@@ -296,20 +308,50 @@ fn write_until(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Resu
 }
 
 impl ServerState {
-    /// What there is now, or was a moment ago; and the sample before.
-    fn sample(&self) -> Result<(ReportSample, Option<ReportSample>), RequestRefusal> {
+    /// The text of what there is now, or was a moment ago.
+    fn render(&self, text: SampleText) -> Result<Arc<str>, RequestRefusal> {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = &mut *samples;
+        let latest = self.sample(samples)?;
+        if let Some(rendered) = samples.texts.get(&text) {
+            return Ok(rendered.clone());
+        }
+        let rendered: Arc<str> = match text {
+            SampleText::Metrics(format) => families::render_metrics(&latest.seen, format),
+            SampleText::Live => render_live_sample(&latest, samples.before.as_ref())?,
+        }
+        .into();
+        samples.texts.insert(text, rendered.clone());
+        Ok(rendered)
+    }
+
+    /// What there is now, or was a moment ago.
+    fn sample(&self, samples: &mut RecentSamples) -> Result<ReportSample, RequestRefusal> {
         if let Some(latest) = &samples.latest
             && latest.when.elapsed() < OBSERVATION_AGE_MAX
         {
-            return Ok((latest.clone(), samples.before.clone()));
+            return Ok(latest.clone());
         }
         let stopping = || RequestRefusal::new(control::RefusalCode::Unavailable, "the daemon is stopping");
         let source = self.source.upgrade().ok_or_else(stopping)?;
-        let seen = Arc::new(source.observe()?);
-        let latest = Sample { when: Instant::now(), processor: processor_time(), seen };
-        samples.before = samples.latest.replace(latest.clone());
-        Ok((latest, samples.before.clone()))
+        if let Some((when, why)) = &samples.failure
+            && when.elapsed() < OBSERVATION_AGE_MAX
+        {
+            return Err(why.clone());
+        }
+        match source.observe() {
+            Ok(seen) => {
+                let (when, processor) = (Instant::now(), processor_time());
+                let latest = Sample { when, processor, seen: Arc::new(seen) };
+                samples.before = samples.latest.replace(latest.clone());
+                samples.texts.clear();
+                Ok(latest)
+            }
+            Err(why) => {
+                samples.failure = Some((Instant::now(), why.clone()));
+                Err(why)
+            }
+        }
     }
 }
 

@@ -15,11 +15,14 @@ use control::RefusalCode;
 struct Source {
     asked: AtomicUsize,
     fails: bool,
+    /// How long the shards need.
+    takes: Duration,
 }
 
 impl ObservationSource for Source {
     fn observe(&self) -> Result<ObservationReport, RequestRefusal> {
         self.asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(self.takes);
         match self.fails {
             true => Err(RequestRefusal::new(RefusalCode::TimedOut, "the shards did not answer in time")),
             false => Ok(example()),
@@ -135,6 +138,43 @@ fn shards_that_do_not_answer_are_told_of_and_the_end_of_the_daemon_too() {
         thread::sleep(Duration::from_millis(20));
     }
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+/// Else each of those that wait asks once more, one after the other, and the last waits so many times as long.
+#[test]
+fn who_waits_for_shards_that_do_not_answer_hears_of_it_once_for_all() {
+    let takes = Duration::from_secs(1);
+    let source = Arc::new(Source { fails: true, takes, ..Source::default() });
+    let listener = start(&source);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..CONNECTIONS_MAX / 2 {
+            scope.spawn(|| {
+                let answer = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
+                assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("did not answer"), "{answer}");
+            });
+        }
+    });
+    let (asked, took) = (source.asked.load(Ordering::Relaxed), begun.elapsed());
+    assert!(asked <= 2 && took < 4 * takes, "asked {asked} times in {took:?}");
+}
+
+#[test]
+fn a_text_is_made_once_of_a_sample() {
+    let source: Arc<dyn ObservationSource> = Arc::new(Source::default());
+    let state = ServerState {
+        source: Arc::downgrade(&source),
+        is_loopback: true,
+        connections: AtomicUsize::new(0),
+        samples: Mutex::default(),
+    };
+    for text in [SampleText::Metrics(ExpositionFormat::Prometheus), SampleText::Live] {
+        let (begun, first) = (Instant::now(), state.render(text).unwrap());
+        let second = state.render(text).unwrap();
+        assert!(Arc::ptr_eq(&first, &second) || begun.elapsed() >= OBSERVATION_AGE_MAX, "{text:?}");
+        thread::sleep(OBSERVATION_AGE_MAX);
+        assert!(!Arc::ptr_eq(&first, &state.render(text).unwrap()), "{text:?}: it is old");
+    }
 }
 
 #[test]
