@@ -53,6 +53,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "core/backends", on: "buf endpoint stream volume", foreign: Only(&[]) },
     Layer { directory: "protocol/scsi", on: "", foreign: Only(&[]) },
     Layer { directory: "protocol/nvme", on: "", foreign: Only(NVME) },
+    Layer { directory: "protocol/nbd", on: "", foreign: Only(&["zerocopy"]) },
     Layer {
         directory: "protocol/tls",
         on: "",
@@ -90,7 +91,7 @@ const TABLE: &[Layer] = &[
         foreign: Any,
     },
     Layer { directory: "initiator/capi", on: "buf client volume", foreign: Any },
-    Layer { directory: "initiator/block-device", on: "buf volume", foreign: Any },
+    Layer { directory: "initiator/block-device", on: "buf nbd volume", foreign: Any },
     Layer {
         directory: "runtime/testkit",
         on: "block-device buf endpoint iscsi nvme nvme-server nvme-tcp scsi-server shard sim \
@@ -107,6 +108,11 @@ const TABLE: &[Layer] = &[
     },
     Layer { directory: "daemon/sandbox", on: "", foreign: Only(&["landlock", "libc", "seccompiler"]) },
     Layer { directory: "daemon/rbd", on: "buf reactor", foreign: Only(&["libc"]) },
+    Layer {
+        directory: "daemon/nbd-disk",
+        on: "buf nbd reactor",
+        foreign: Only(&["libc", "rustix", "tracing", "zerocopy"]),
+    },
     Layer {
         directory: "daemon/gateway",
         on: "buf group rbd tls volume",
@@ -131,7 +137,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "daemon/engine",
         on: "backends buf chiscsi-config client config control endpoint flight-recorder gateway group iscsi metrics \
-             multipath nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
+             multipath nbd-disk nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
              tls volume",
         foreign: Any,
     },
@@ -165,7 +171,8 @@ const ISCSI: &[&str] =
 /// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
 const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "tls", "reactor", "rbd", "block-device", "capi", "testkit", "bench"];
+const UNSAFE_ALLOWED: &[&str] =
+    &["buf", "tls", "reactor", "rbd", "nbd-disk", "block-device", "capi", "testkit", "bench"];
 
 /// Crates that only tests may depend on.
 const FOR_TESTS: &[&str] = &["testkit"];
@@ -180,6 +187,7 @@ const BELOW_THE_WORLDS: &[&str] = &[
     "stream",
     "scsi",
     "nvme",
+    "nbd",
     "tls",
     "volume",
     "iscsi",

@@ -59,6 +59,8 @@ SPEC is KIND:ARGUMENT[,key=value]...
   rbd:POOL/IMAGE
                an image of Ceph (needs librbd1 and librados2);
                see docs/scale-out.md
+  nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH
+               an export of an NBD server; see docs/nbd.md
   null:SIZE    reads zeroes, discards writes; for measurements
   URL          a volume of another machine: iscsi://HOST/IQN/LUN or
                nvme+tcp://HOST/NQN/NSID, several paths joined by commas; its
@@ -95,14 +97,14 @@ SPEC is KIND:ARGUMENT[,key=value]...
                    (/etc/ceph/ceph.conf)
   user=NAME        of an image: the user of the cluster (admin)
   queue_timeout=TIME
-                   of an image: how long I/O waits for the cluster and then
-                   fails (20s)
+                   of an image or export: how long I/O waits for the cluster
+                   or server and then fails (20s)
   break_lock=on    of an image: take the lock of a client that is not connected,
                    and blocklist it
 
 In a path, escape commas as \\, and plus signs as \\+. Escape commas inside a leg of a stripe likewise; a leg may \
 have options of its own: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \
-removable, tas, sanitize_rate, limits, bursts and persist; the plus sign of nvme+tcp:// needs no backslash.
+removable, tas, sanitize_rate, limits, bursts and persist; the plus signs of nvme+tcp:// and nbd+unix:// need no backslash.
 
 A URL takes ro, uuid, removable, tas, sanitize_rate, limits, bursts and persist after a comma at its end, and its own options after \
 ?. It contains no password: use ?secret_file=FILE or ?secret_env=NAME. While the other machine is unreachable, I/O \

@@ -20,6 +20,7 @@ mod json_schema;
 mod killed;
 mod limits;
 mod logs;
+mod nbd;
 mod nodes;
 mod operator;
 mod ours;

@@ -72,7 +72,7 @@ pub const VOLUME: Section = Section {
     about: "A volume. The keys below `source` may also be part of the SPEC (`source = \"ram:1G,block=4096\"`), but not both.",
     keys: keys! {
         "name": "name", "needed", "Lowercase letters, digits, `-` and `.`; unique.";
-        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, `rbd:POOL/IMAGE` or `rbd:POOL/NAMESPACE/IMAGE` (see [scale-out.md](scale-out.md)), a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe, escape a comma or plus sign inside a leg as `\\,` or `\\+` (in TOML best in single quotes); see [initiator.md](initiator.md#stripes).";
+        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, `rbd:POOL/IMAGE` or `rbd:POOL/NAMESPACE/IMAGE` (see [scale-out.md](scale-out.md)), an export of an NBD server (`nbd://HOST/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, see [nbd.md](nbd.md)), a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe, escape a comma or plus sign inside a leg as `\\,` or `\\+` (in TOML best in single quotes); see [initiator.md](initiator.md#stripes).";
         "size": "size", "of the file", "Size of a file volume. The file is created or grown to it; a larger file keeps its size. For a stripe: its size, if smaller than the sum of its legs.";
         "chunk": "size", "64K", "For a stripe: contiguous bytes per leg, a power of two from 512 to 64M. Another value makes a different volume of the same legs.";
         "block": "512 or 4096", "512", "Logical block size, bytes.";

@@ -7,16 +7,23 @@
 //! the URL, except a `,` and one of [`KEYS`] at the very end; a comma that the URL itself needs there is
 //! written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
 
+mod nbd;
 mod rbd;
 mod spec_error;
 mod stripe;
+mod url_keys;
 
 use std::{fmt, path::PathBuf};
 
 use multipath::{Url, url::RelativeSecretFile};
 use uuid::Uuid;
 
-pub use self::{rbd::RbdImage, spec_error::SpecError, stripe::StripeSpec};
+pub use self::{
+    nbd::{NbdExport, NbdServer},
+    rbd::RbdImage,
+    spec_error::SpecError,
+    stripe::StripeSpec,
+};
 use crate::limit_keys::LimitKeys;
 use crate::size;
 
@@ -91,6 +98,8 @@ pub enum VolumeSource {
     Stripe(StripeSpec),
     /// An image of Ceph.
     Rbd(Box<RbdImage>),
+    /// An export of an NBD server.
+    Nbd(Box<NbdExport>),
 }
 
 impl VolumeSource {
@@ -102,7 +111,8 @@ impl VolumeSource {
             | VolumeSource::Null
             | VolumeSource::Remote(_)
             | VolumeSource::Stripe(_)
-            | VolumeSource::Rbd(_) => None,
+            | VolumeSource::Rbd(_)
+            | VolumeSource::Nbd(_) => None,
         }
     }
 
@@ -114,7 +124,8 @@ impl VolumeSource {
             VolumeSource::Stripe(striped) => {
                 striped.legs.iter_mut().for_each(|leg| leg.source.for_each_file(act))
             }
-            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) | VolumeSource::Remote(_) => {}
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) => {}
+            VolumeSource::Remote(_) | VolumeSource::Nbd(_) => {}
         }
     }
 
@@ -124,9 +135,8 @@ impl VolumeSource {
             VolumeSource::File(path) => path.is_relative(),
             VolumeSource::Rbd(image) => image.conf.as_ref().is_some_and(|conf| conf.is_relative()),
             VolumeSource::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
-            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) | VolumeSource::Remote(_) => {
-                false
-            }
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) => false,
+            VolumeSource::Remote(_) | VolumeSource::Nbd(_) => false,
         }
     }
 
@@ -140,6 +150,7 @@ impl VolumeSource {
             }
             VolumeSource::Stripe(striped) => Some(striped.display_location()),
             VolumeSource::Rbd(image) => Some(format!("rbd:{}", image.name())),
+            VolumeSource::Nbd(export) => Some(export.url().to_owned()),
             VolumeSource::Ram | VolumeSource::Null => None,
         }
     }
@@ -157,7 +168,8 @@ impl VolumeSource {
             | VolumeSource::File(_)
             | VolumeSource::Device(_)
             | VolumeSource::Null
-            | VolumeSource::Rbd(_) => None,
+            | VolumeSource::Rbd(_)
+            | VolumeSource::Nbd(_) => None,
         }
     }
 
@@ -171,6 +183,7 @@ impl VolumeSource {
             VolumeSource::Remote(_) => "remote",
             VolumeSource::Stripe(_) => "stripe",
             VolumeSource::Rbd(_) => "rbd",
+            VolumeSource::Nbd(_) => "nbd",
         }
     }
 
@@ -184,6 +197,7 @@ impl VolumeSource {
                 (&stripe::KEYS, "belongs to the legs; append it to a leg, with \"\\,\" before it")
             }
             VolumeSource::Rbd(_) => (&rbd::KEYS, "does not apply to volumes of kind rbd"),
+            VolumeSource::Nbd(_) => (&nbd::OWN_KEYS, "does not apply to exports of NBD servers"),
             VolumeSource::Ram | VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => {
                 (&KEYS, "")
             }
@@ -260,9 +274,8 @@ impl Spec {
         let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
         match key {
             "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
-            "conf" | "user" | "queue_timeout" | "break_lock" => {
-                self.source.set_rbd(key, value).map_err(bad)?
-            }
+            "conf" | "user" | "break_lock" => self.source.set_rbd(key, value).map_err(bad)?,
+            "queue_timeout" => self.source.set_queue_timeout(need()?).map_err(bad)?,
             "chunk" => self.source.set_chunk(need()?).map_err(bad)?,
             "block" => {
                 self.block = match size::parse(need()?) {
@@ -331,7 +344,8 @@ impl Spec {
             VolumeSource::File(_)
             | VolumeSource::Device(_)
             | VolumeSource::Remote(_)
-            | VolumeSource::Rbd(_) => false,
+            | VolumeSource::Rbd(_)
+            | VolumeSource::Nbd(_) => false,
         }
     }
 
@@ -397,8 +411,12 @@ fn parse_switch(value: Option<&str>) -> Result<bool, String> {
 /// A written SPEC, cut but not yet checked as a whole: the configuration adds its own keys first.
 pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
     let (mut spec, fields) = if is_url(text) {
-        let (urls, keys) = split_url_keys(text);
+        let (urls, keys) = url_keys::split_keys_behind_host(text);
         (Spec::new(parse_remote_urls(urls)?), keys.into_iter().map(str::to_owned).collect())
+    } else if nbd::is_meant(text) {
+        let (url, keys) = url_keys::split_keys(text, 0);
+        let export = VolumeSource::Nbd(Box::new(NbdExport::parse(url)?));
+        (Spec::new(export), keys.into_iter().map(str::to_owned).collect())
     } else if backends::stripe::is_meant(text) {
         let (striped, fields) = StripeSpec::parse(text)?;
         (Spec::new(VolumeSource::Stripe(striped)), fields)
@@ -444,23 +462,6 @@ pub fn parse_legacy(text: &str) -> Result<(Spec, bool), SpecError> {
 /// Whether a URL is meant.
 fn is_url(text: &str) -> bool {
     Url::has_known_scheme(text) || text.split_once(':').is_some_and(|(kind, _)| URL_SCHEMES.contains(&kind))
-}
-
-/// URLs, and the keys behind the last of them. Keys can only stand behind the host of the last URL: a password
-/// in front of it may hold any comma.
-fn split_url_keys(text: &str) -> (&str, Vec<&str>) {
-    let last = text.rfind("://").map_or(0, |at| at + 3);
-    let first = text.get(last..).and_then(|rest| rest.find('/')).map_or(text.len(), |at| last + at);
-    let (mut urls, mut keys) = (text, Vec::new());
-    while let Some((before, field)) = urls.rsplit_once(',').filter(|(before, _)| before.len() > first) {
-        let key = field.split_once('=').map_or(field, |(key, _)| key).trim();
-        if !KEYS.contains(&key) {
-            break;
-        }
-        keys.insert(0, field);
-        urls = before;
-    }
-    (urls, keys)
 }
 
 fn parse_remote_urls(urls: &str) -> Result<VolumeSource, SpecError> {
@@ -534,6 +535,7 @@ impl fmt::Display for Spec {
             VolumeSource::Remote(urls) => f.write_str(urls)?,
             VolumeSource::Stripe(striped) => striped.fmt(f)?,
             VolumeSource::Rbd(image) => image.fmt(f)?,
+            VolumeSource::Nbd(export) => export.fmt(f)?,
         }
         if let Some(bytes) = size {
             write!(f, ",size={}", size::format_exact(bytes))?;

@@ -131,6 +131,23 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("rbd:pool/image,queue_timeout=0s", "queue_timeout is a time from 1ms to 24h, as 500ms or 20s"),
         ("rbd:pool/image,break_lock=maybe", "break_lock is on or off, not \"maybe\""),
         ("file:/x,user=a", "user applies only to volumes of kind rbd"),
+        (
+            "file:/x,queue_timeout=1s",
+            "queue_timeout applies only to images of Ceph and exports of NBD servers",
+        ),
+        ("nbd://h/e,size=1G", "size does not apply to exports of NBD servers"),
+        ("nbd://", "nbd://: write nbd://HOST[:PORT]/EXPORT, and an IPv6 address in brackets"),
+        ("nbd://h:0/e", "nbd://h:0/e: write nbd://HOST[:PORT]/EXPORT, and an IPv6 address in brackets"),
+        ("nbd://u@h/e", "nbd://u@h/e: write nbd://HOST[:PORT]/EXPORT, and an IPv6 address in brackets"),
+        (
+            "nbd+unix:///e?socket=run/s",
+            "nbd+unix:///e?socket=run/s: write nbd+unix:///EXPORT?socket=PATH, with an absolute path of at most 107 bytes",
+        ),
+        ("nbd://h/%zz", "nbd://h/%zz: % must be followed by two hexadecimal digits, and names are UTF-8"),
+        (
+            "nbds://h/e",
+            "nbds://h/e: TLS is not supported for NBD: use nbd+unix://, or a tunnel to the server",
+        ),
     ] {
         assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
     }
@@ -155,6 +172,25 @@ fn an_image_of_ceph_is_written_as_it_was_read() {
     assert!(relative.source.has_relative_file());
     relative.source.for_each_file(&mut |path| *path = std::path::Path::new("/srv").join(&*path));
     assert_eq!(relative.to_string(), "rbd:p/i,conf=/srv/ceph.conf");
+}
+
+#[test]
+fn an_export_of_an_nbd_server_is_written_as_it_was_read() {
+    let tcp = |host: &str, port| NbdServer::Tcp(host.to_owned(), port);
+    for (text, server, export) in [
+        ("nbd://h", tcp("h", 10_809), ""),
+        ("nbd://h:10/a/b%2cro,ro=on", tcp("h", 10), "a/b,ro"),
+        ("nbd://[::1]:7/e,queue_timeout=1500ms,block=4096", tcp("::1", 7), "e"),
+        ("nbd+unix:///?socket=/run/a%20b", NbdServer::Unix("/run/a b".into()), ""),
+        ("nbd+unix:///e,f?socket=/s,thin=off", NbdServer::Unix("/s".into()), "e,f"),
+    ] {
+        let spec = parse(text).unwrap();
+        assert_eq!(spec.to_string(), text);
+        let VolumeSource::Nbd(found) = spec.source else { panic!("{text}") };
+        assert_eq!((found.server, found.export.as_str()), (server, export), "{text}");
+    }
+    let striped = r"stripe:nbd+unix:///a?socket=/s\,queue_timeout=1000ms+nbd://h/b";
+    assert_eq!(parse(striped).unwrap().to_string(), striped);
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub fn volume_ram_bytes(spec: &Spec) -> u64 {
         | VolumeSource::Device(_)
         | VolumeSource::Null
         | VolumeSource::Remote(_)
-        | VolumeSource::Rbd(_) => 0,
+        | VolumeSource::Rbd(_)
+        | VolumeSource::Nbd(_) => 0,
     }
 }
 

@@ -9,6 +9,7 @@ mod file;
 pub mod handed;
 mod in_use;
 mod known_uuid;
+mod nbd;
 mod open_ahead;
 mod open_error;
 mod probe;
@@ -79,6 +80,8 @@ pub struct Store {
     pub image: Option<::rbd::Image>,
     /// The place of an image that a group of gateways serves.
     pub slot: Option<::rbd::ImageSlot>,
+    /// The open export of an NBD server.
+    pub export: Option<nbd_disk::NbdDisk>,
     /// Identity of its file or device, to detect aliases.
     pub key: Option<FileIdentity>,
     /// How to reach a remote volume.
@@ -175,6 +178,7 @@ impl Store {
             file: None,
             image: None,
             slot: self.slot.clone(),
+            export: None,
             key: self.key.clone(),
             remote: None,
             legs: self.legs.iter().map(Store::without_files).collect(),
@@ -187,7 +191,8 @@ impl Store {
     pub fn duplicate(&self) -> io::Result<Store> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
         let legs = self.legs.iter().map(Store::duplicate).collect::<io::Result<_>>()?;
-        Ok(Store { file, image: self.image.clone(), legs, ..self.without_files() })
+        let (image, export) = (self.image.clone(), self.export.clone());
+        Ok(Store { file, image, export, legs, ..self.without_files() })
     }
 
     /// Syncs its file, or the files of its legs.
@@ -240,6 +245,11 @@ impl Store {
                 uuid
             }
             (Some(uuid), _, _) => uuid,
+            // Nothing but its place tells which export it is.
+            (None, Some(key @ FileIdentity::Export { .. }), _) => {
+                let place = PathBuf::from(self.volume.spec.source.display_location().unwrap_or_default());
+                identities.uuid_for(key, &place, random_uuid()?)
+            }
             (None, Some(key), Some(path)) => identities.uuid_for(key, path, random_uuid()?),
             (None, _, _) => {
                 let elsewhere = self.remote.as_ref().and_then(|remote| remote.uuid);
@@ -265,8 +275,8 @@ impl Store {
             offset_align: self.offset_align,
             punch: spec.thin && self.punch,
             write_cache: spec.cache,
-            // Its cache is off.
-            write_through: matches!(spec.source, VolumeSource::Rbd(_)),
+            // Its cache is off, or every write is made stable by its server.
+            write_through: matches!(spec.source, VolumeSource::Rbd(_) | VolumeSource::Nbd(_)),
         }
     }
 
@@ -274,6 +284,7 @@ impl Store {
     pub fn queue_timeout(&self) -> Option<Duration> {
         let of = |part: &Store| match &part.volume.spec.source {
             VolumeSource::Rbd(image) => Some(image.queue_timeout),
+            VolumeSource::Nbd(export) => Some(export.queue_timeout),
             _ => None,
         };
         self.legs_or_self().iter().filter_map(of).max()
@@ -285,7 +296,8 @@ impl Store {
             VolumeSource::Ram | VolumeSource::Null => true,
             VolumeSource::File(_) => self.made == CreatedFile::File,
             VolumeSource::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_new),
-            VolumeSource::Device(_) | VolumeSource::Remote(_) | VolumeSource::Rbd(_) => false,
+            VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
+            VolumeSource::Rbd(_) | VolumeSource::Nbd(_) => false,
         }
     }
 
@@ -454,6 +466,7 @@ fn open_single(
         }
         VolumeSource::Device(path) => open_device(volume, path, holder)?,
         VolumeSource::Rbd(of) => rbd::image(volume, of, holder)?,
+        VolumeSource::Nbd(of) => nbd::export(volume, (leg, of), holder, probed)?,
         VolumeSource::Stripe(_) => return Err(OpenErrorReason::Nested),
     };
     if let Err(why) = store.sync() {
@@ -487,6 +500,7 @@ fn ram_store(volume: &Volume) -> Store {
         file: None,
         image: None,
         slot: None,
+        export: None,
         key: None,
         remote: None,
         legs: Vec::new(),

@@ -19,7 +19,6 @@
 mod client;
 mod replies;
 mod session;
-mod wire;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -27,6 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::nbd as wire;
 use buf::Time;
 pub use session::{CommandKind, Export, OPTION_LEN_MAX, OPTIONS_MAX, Request, Session, SessionEvent};
 

@@ -77,7 +77,9 @@ pub fn file_identity(file: &File) -> io::Result<String> {
             Identity::Device { wwid } => format!("device {wwid}"),
             Identity::Numbered { set_up: Some(set_up), .. } => format!("device {numbers} of {set_up}"),
             Identity::Numbered { set_up: None, .. } => format!("device {numbers}"),
-            Identity::File { .. } | Identity::Image { .. } => format!("device {numbers}"),
+            Identity::File { .. } | Identity::Image { .. } | Identity::Export { .. } => {
+                format!("device {numbers}")
+            }
         });
     };
     let more = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;

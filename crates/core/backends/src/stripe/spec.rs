@@ -1,7 +1,7 @@
 //! The text form of a stripe: `stripe:LEG+LEG...[,key=value]...`.
 //!
-//! A comma, a plus sign or a backslash that belongs to a leg is escaped with a backslash; the plus sign of
-//! `nvme+tcp://` needs none. Invariant: [`cut`] parses what [`format_legs`] prints.
+//! A comma, a plus sign or a backslash that belongs to a leg is escaped with a backslash; the plus signs of
+//! `nvme+tcp://` and `nbd+unix://` need none. Invariant: [`cut`] parses what [`format_legs`] prints.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use super::LEGS_MAX;
 /// What it begins with.
 const STRIPE_PREFIX: &str = "stripe:";
 
-/// The two halves of `nvme+tcp://`.
-const NVME_SCHEME_HALVES: [&str; 2] = ["nvme", "tcp://"];
+/// The two halves of `nvme+tcp://` and of `nbd+unix://`.
+const SCHEME_HALVES: [[&str; 2]; 2] = [["nvme", "tcp://"], ["nbd", "unix://"]];
 
 /// A stripe as it was written, cut; what legs and fields mean is for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub fn parse_stripe(text: &str) -> Result<ParsedStripe, StripeSyntaxError> {
                 _ => return Err(StripeSyntaxError::Escape),
             },
             ',' => cut.fields.push(String::new()),
-            '+' if in_legs && !is_nvme_scheme_plus(last, behind) => cut.legs.push(String::new()),
+            '+' if in_legs && !is_scheme_plus(last, behind) => cut.legs.push(String::new()),
             c => last.push(c),
         }
     }
@@ -98,9 +98,10 @@ pub fn parse_stripe(text: &str) -> Result<ParsedStripe, StripeSyntaxError> {
     }
 }
 
-/// Whether the plus sign between these is the one of `nvme+tcp://`.
-fn is_nvme_scheme_plus(before: &str, behind: &str) -> bool {
-    before.rsplit(',').next() == Some(NVME_SCHEME_HALVES[0]) && behind.starts_with(NVME_SCHEME_HALVES[1])
+/// Whether the plus sign between these is the one of a scheme.
+fn is_scheme_plus(before: &str, behind: &str) -> bool {
+    let begun = before.rsplit(',').next();
+    SCHEME_HALVES.iter().any(|[first, second]| begun == Some(first) && behind.starts_with(second))
 }
 
 /// The legs as they are written.
@@ -113,7 +114,7 @@ pub fn format_legs<'a>(legs: impl Iterator<Item = &'a str>) -> String {
         for (at, c) in leg.char_indices() {
             let is_plain = match c {
                 '+' => leg.split_at_checked(at).is_some_and(|(before, rest)| {
-                    is_nvme_scheme_plus(before, rest.strip_prefix('+').unwrap_or_default())
+                    is_scheme_plus(before, rest.strip_prefix('+').unwrap_or_default())
                 }),
                 c => !matches!(c, ',' | '\\'),
             };

@@ -36,7 +36,7 @@ pub fn conflict(group: &GroupSettings, volume: &Volume) -> Option<String> {
         VolumeSource::Stripe(_) | VolumeSource::Ram | VolumeSource::Null | VolumeSource::File(_) => {
             return None;
         }
-        VolumeSource::Device(_) | VolumeSource::Remote(_) => return None,
+        VolumeSource::Device(_) | VolumeSource::Remote(_) | VolumeSource::Nbd(_) => return None,
     };
     if image.break_lock {
         return Some("break_lock has no place in a [group]: its gateways replace each other".to_owned());

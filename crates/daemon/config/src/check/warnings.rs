@@ -69,7 +69,8 @@ fn urls_of_source(source: &VolumeSource) -> Vec<Url> {
         | VolumeSource::File(_)
         | VolumeSource::Device(_)
         | VolumeSource::Null
-        | VolumeSource::Rbd(_) => Vec::new(),
+        | VolumeSource::Rbd(_)
+        | VolumeSource::Nbd(_) => Vec::new(),
         VolumeSource::Stripe(stripe) => {
             stripe.legs.iter().flat_map(|leg| urls_of_source(&leg.source)).collect()
         }

@@ -139,7 +139,8 @@ fn resized(old: &Spec, new: &Spec) -> Effect {
             VolumeSource::Device(_)
             | VolumeSource::Remote(_)
             | VolumeSource::Stripe(_)
-            | VolumeSource::Rbd(_),
+            | VolumeSource::Rbd(_)
+            | VolumeSource::Nbd(_),
             _,
             _,
         ) => REOPENED,

@@ -108,14 +108,20 @@ impl VolumeSource {
                 let user = need()?;
                 image.user = Some(user.strip_prefix("client.").unwrap_or(user).to_owned());
             }
-            "queue_timeout" => {
-                let limit =
-                    parse_time(need()?).filter(|limit| !limit.is_zero() && *limit <= QUEUE_TIMEOUT_MAX);
-                image.queue_timeout =
-                    limit.ok_or_else(|| "is a time from 1ms to 24h, as 500ms or 20s".to_owned())?;
-            }
             _ => image.break_lock = parse_switch(value)?,
         }
+        Ok(())
+    }
+
+    /// Sets how long I/O waits for a cluster or a server, from the value as it was written.
+    pub(super) fn set_queue_timeout(&mut self, value: &str) -> Result<(), String> {
+        let limit = match self {
+            VolumeSource::Rbd(image) => &mut image.queue_timeout,
+            VolumeSource::Nbd(export) => &mut export.queue_timeout,
+            _ => return Err("applies only to images of Ceph and exports of NBD servers".to_owned()),
+        };
+        let given = parse_time(value).filter(|given| !given.is_zero() && *given <= QUEUE_TIMEOUT_MAX);
+        *limit = given.ok_or_else(|| "is a time from 1ms to 24h, as 500ms or 20s".to_owned())?;
         Ok(())
     }
 }

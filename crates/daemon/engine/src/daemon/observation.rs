@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::{Daemon, refusal_from_engine_error, volumes::SYNC_FAILED_REASON};
-use crate::EngineObservation;
+use crate::{EngineObservation, store::Store};
 use config::name::VolumeName;
 use control::{
     RequestRefusal,
@@ -23,10 +23,11 @@ impl ObservationSource for Daemon {
     fn observe(&self) -> Result<ObservationReport, RequestRefusal> {
         let engine = &self.volumes.engine;
         let seen = engine.observe().map_err(|why| refusal_from_engine_error(&why))?;
-        let (mut volumes, count, targets, subsystems) = {
+        let (mut volumes, away, count, targets, subsystems) = {
             let served = self.volumes.lock_served();
             (
                 served.brief_reports(),
+                absent_server_problems(&served.stores),
                 served.stores.len(),
                 served.ways.targets.len(),
                 served.ways.subsystems.len(),
@@ -34,6 +35,7 @@ impl ObservationSource for Daemon {
         };
         add_volume_states(&mut volumes, &seen);
         let mut problems = problem_reports(&volumes, &seen);
+        problems.extend(away);
         problems.extend(self.blocked_host_problems());
         let status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -129,6 +131,18 @@ fn problem_reports(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<Pr
         problem_report(ProblemReport::HOST_BLOCKED, &from.to_string(), why, next)
     }));
     all
+}
+
+/// Volumes whose NBD server is away.
+fn absent_server_problems(stores: &[Store]) -> Vec<ProblemReport> {
+    let exports = stores.iter().flat_map(|store| {
+        store.legs_or_self().iter().filter_map(move |part| Some((store, part.export.as_ref()?.absence()?)))
+    });
+    let problem = |(store, why): (&Store, String)| {
+        let (name, next) = (store.volume.name.as_str(), "start the server, and check the network to it");
+        problem_report(ProblemReport::REMOTE_PATH_DOWN, name, format!("its NBD server is away: {why}"), next)
+    };
+    exports.map(problem).collect()
 }
 
 fn failed_volume_problem(volume: &VolumeReport) -> Option<ProblemReport> {

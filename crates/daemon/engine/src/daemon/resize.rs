@@ -108,6 +108,12 @@ pub(super) fn check_new_size(store: &Store, bytes: u64, shrink: bool) -> Result<
         VolumeSource::Rbd(_) => {
             return invalid("resize the image with `rbd resize`; hosts see the new size within seconds");
         }
+        VolumeSource::Nbd(_) => {
+            return invalid(
+                "resize the disk at its NBD server; the volume has the new size when it is opened again (restart the \
+                 daemon)",
+            );
+        }
         VolumeSource::File(_) | VolumeSource::Ram | VolumeSource::Null => {}
     }
     if spec.read_only {

@@ -91,6 +91,12 @@ fn no_file_text(store: &Store) -> String {
         VolumeSource::Rbd(_) => {
             return format!("volume \"{name}\" is an image of Ceph: use `rbd snap create`");
         }
+        VolumeSource::Nbd(_) => {
+            return format!(
+                "volume \"{name}\" is an export of an NBD server, which makes its snapshots (qemu-storage-daemon: \
+                 blockdev-snapshot-sync)"
+            );
+        }
         VolumeSource::Remote(_) => "is on another machine",
         VolumeSource::Device(_) => "is a block device",
         VolumeSource::Stripe(_) => "is a stripe, whose legs cannot be taken as of one moment",

@@ -142,6 +142,7 @@ impl Daemon {
                 VolumeSource::Ram => "its blocks are in the memory of this process",
                 VolumeSource::Remote(_) => "connections to its targets cannot move",
                 VolumeSource::Rbd(_) => "its image is open in this process",
+                VolumeSource::Nbd(_) => "the connection to its server is open in this process",
                 VolumeSource::Stripe(_) => "it is a stripe of a stripe",
             };
             return refuse(format!("volume {name} cannot move: {why}; restart the daemon instead"));

@@ -33,7 +33,7 @@ const RAM_BYTES_MAX: u64 = 16 << 40;
 pub enum Medium {
     /// Memory.
     Ram(Arc<RamDisk>),
-    /// A file, a device or an image of Ceph that the shards know by this number.
+    /// A file, a device, an image of Ceph or an export of an NBD server that the shards know by this number.
     File(Arc<FileDisk>, DiskId),
     /// Nowhere: so many blocks of so many bytes.
     Null {
@@ -102,7 +102,10 @@ impl Medium {
                 })?;
                 Ok(Medium::Ram(Arc::new(disk)))
             }
-            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), Some(disk)) => {
+            (
+                VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_) | VolumeSource::Nbd(_),
+                Some(disk),
+            ) => {
                 let made = FileDisk::new(disk, &store.file_facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
@@ -120,9 +123,10 @@ impl Medium {
                 Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
                 None => Err(EngineError::Stopped),
             },
-            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), None) => {
-                Err(EngineError::Stopped)
-            }
+            (
+                VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_) | VolumeSource::Nbd(_),
+                None,
+            ) => Err(EngineError::Stopped),
             (VolumeSource::Stripe(_), _) => {
                 Err(EngineError::Unsupported("a stripe cannot be a leg of another".to_owned()))
             }
@@ -261,7 +265,8 @@ impl Medium {
             Medium::File(..) => match &store.volume.spec.source {
                 VolumeSource::File(path) => usage.watch(path),
                 VolumeSource::Device(_) | VolumeSource::Ram | VolumeSource::Null => None,
-                VolumeSource::Remote(_) | VolumeSource::Stripe(_) | VolumeSource::Rbd(_) => None,
+                VolumeSource::Remote(_) | VolumeSource::Stripe(_) => None,
+                VolumeSource::Rbd(_) | VolumeSource::Nbd(_) => None,
             },
             Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
         }
@@ -411,6 +416,9 @@ pub fn disk_sources(store: &Store) -> Vec<Option<io::Result<DiskSource>>> {
         }
         if let Some(slot) = &part.slot {
             return Some(Ok(DiskSource::Library(Arc::new(slot.clone()))));
+        }
+        if let Some(export) = &part.export {
+            return Some(Ok(DiskSource::Library(Arc::new(export.clone()))));
         }
         Some(part.file.as_ref()?.try_clone().map(DiskSource::from))
     };

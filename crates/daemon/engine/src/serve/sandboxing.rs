@@ -81,7 +81,9 @@ pub(super) fn policy_for(plan: &Plan, places: &OwnPlaces<'_>) -> Policy {
         policy.writable.extend(CEPH_WRITABLE.map(PathBuf::from));
     }
     let is_reached = plan.group.is_some() || sources.iter().any(is_elsewhere);
-    policy.connect = (!is_reached).then(|| usual().collect());
+    // An NBD server has one.
+    let servers = sources.iter().filter_map(|source| source.nbd_port());
+    policy.connect = (!is_reached).then(|| usual().chain(servers).collect());
     policy
 }
 
@@ -115,7 +117,7 @@ fn add_source(policy: &mut Policy, source: &VolumeSource) {
             policy.readable.extend(image.conf.iter().map(|conf| directory_unless_systems(conf)));
             policy.writable.extend(CEPH_WRITABLE.map(PathBuf::from));
         }
-        VolumeSource::Ram | VolumeSource::Null | VolumeSource::Stripe(_) => {}
+        VolumeSource::Ram | VolumeSource::Null | VolumeSource::Stripe(_) | VolumeSource::Nbd(_) => {}
     }
 }
 
@@ -239,6 +241,10 @@ mod tests {
             let found = policy(&with_source(source), &none);
             assert_eq!((found.connect, found.has_ceph), (None, source.contains("rbd")), "{source}");
         }
+        let found = policy(&with_source("stripe:nbd://192.0.2.1:7000/a+nbd://192.0.2.2/b"), &none);
+        assert_eq!(found.connect, Some([3260, 4420, 7000, 8009, 10_809].into()));
+        let found = policy(&with_source("nbd+unix:///a?socket=/run/s"), &none);
+        assert_eq!(found.connect, Some([3260, 4420, 8009].into()));
         let mut plan = with_source("ram:1M");
         plan.group = Some(config::plan::GroupSettings {
             name: "g".parse().unwrap(),

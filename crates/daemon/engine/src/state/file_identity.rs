@@ -1,4 +1,4 @@
-//! What makes a file, a device or an image of Ceph the same one as before.
+//! What makes a file, a device, an image of Ceph or an export of an NBD server the same one as before.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,13 @@ pub enum FileIdentity {
         /// The image's identifier.
         id: String,
     },
+    /// An export of an NBD server: nothing but its place tells which it is.
+    Export {
+        /// The server's address.
+        server: String,
+        /// The export's name.
+        export: String,
+    },
 }
 
 impl FileIdentity {
@@ -50,6 +57,8 @@ impl FileIdentity {
             FileIdentity::Device { .. } => true,
             FileIdentity::Numbered { set_up, .. } => set_up.is_some(),
             FileIdentity::Image { .. } => true,
+            // Its place is all that it is known by.
+            FileIdentity::Export { .. } => true,
         }
     }
 
@@ -70,6 +79,9 @@ impl FileIdentity {
                 namespace: namespace.clone(),
                 id: id.clone(),
             },
+            FileIdentity::Export { server, export } => {
+                StorageKey::Export { server: server.clone(), export: export.clone() }
+            }
         }
     }
 }
@@ -104,5 +116,12 @@ pub enum StorageKey {
         namespace: String,
         /// The image's identifier.
         id: String,
+    },
+    /// An export of an NBD server.
+    Export {
+        /// The server's address.
+        server: String,
+        /// The export's name.
+        export: String,
     },
 }

@@ -74,6 +74,7 @@ pub(super) fn open_device(
         file: Some(file),
         image: None,
         slot: None,
+        export: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

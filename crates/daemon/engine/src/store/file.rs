@@ -162,6 +162,7 @@ pub(super) fn lock_and_measure(
         file: Some(file),
         image: None,
         slot: None,
+        export: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

@@ -1,5 +1,7 @@
 //! The UUIDs of volumes, open or not.
 
+use std::path::Path;
+
 use client::stripe_uuid;
 use uuid::Uuid;
 
@@ -31,6 +33,7 @@ fn known_uuid_of_source(
         // The cluster tells which image it is.
         VolumeSource::Ram | VolumeSource::Null | VolumeSource::Rbd(_) => None,
         VolumeSource::File(path) | VolumeSource::Device(path) => identities.last_uuid_at(path),
+        VolumeSource::Nbd(export) => identities.last_uuid_at(Path::new(export.url())),
         VolumeSource::Remote(_) => {
             identities.remote_identity(name, leg)?.uuid.map(|uuid| Uuid::from_bytes(uuid.0))
         }

@@ -31,6 +31,7 @@ pub(super) enum OpenErrorReason {
     NoDirect(PathBuf),
     SameUuid(Uuid, VolumeName),
     Rbd(String, Box<rbd::OpenError>),
+    Nbd(String, Box<nbd_disk::OpenError>),
     Remote(String),
     Absent(String),
     Replaced(String, VolumeName, VolumeMismatch),
@@ -96,6 +97,7 @@ impl fmt::Display for OpenErrorReason {
                 write!(f, "{} cannot be opened with O_DIRECT (direct)", path.display())
             }
             OpenErrorReason::Rbd(place, why) => write!(f, "{place}: {why}"),
+            OpenErrorReason::Nbd(place, why) => write!(f, "{place}: {why}"),
             OpenErrorReason::Remote(why) | OpenErrorReason::Absent(why) => f.write_str(why),
             OpenErrorReason::Replaced(place, name, stranger) => write!(
                 f,
@@ -140,6 +142,7 @@ impl VolumeOpenError {
             | OpenErrorReason::TooLarge(..) => true,
             // Another client may let go of it, and the cluster may answer later.
             OpenErrorReason::Rbd(_, why) => !why.may_pass(),
+            OpenErrorReason::Nbd(_, why) => !why.may_pass(),
             OpenErrorReason::Io(..)
             | OpenErrorReason::NotAFile(_)
             | OpenErrorReason::NotADevice(_)
@@ -165,6 +168,7 @@ impl VolumeOpenError {
         match self.root_reason() {
             OpenErrorReason::Absent(_) => true,
             OpenErrorReason::Rbd(_, why) => why.is_silent(),
+            OpenErrorReason::Nbd(_, why) => why.may_pass(),
             _ => false,
         }
     }

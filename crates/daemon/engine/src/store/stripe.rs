@@ -101,7 +101,10 @@ impl Store {
     fn block_geometry(&self) -> Result<Geometry, backends::UnsuitableFile> {
         let (spec, blocks) = (&self.volume.spec, self.bytes / u64::from(self.volume.spec.block));
         Ok(match (&spec.source, &self.remote) {
-            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), _) => {
+            (
+                VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_) | VolumeSource::Nbd(_),
+                _,
+            ) => {
                 return self.file_facts().geometry();
             }
             (_, Some(remote)) => remote.geometry,

@@ -377,8 +377,8 @@ fn parse_target_selector(protocol: Protocol, path: &str) -> Result<TargetSelecto
     }
 }
 
-/// Undoes percent escapes.
-fn percent_decode(text: &str) -> Option<Vec<u8>> {
+/// Undoes percent escapes; `None`: one of them is none.
+pub fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
