@@ -5,16 +5,20 @@
 //! the blocks, and what was answered before is in it. So it is as if the power had failed at that moment, with nothing
 //! lost that was answered: hosts that mount it see what they would see after a crash.
 //!
-//! Invariant: a refused request leaves no file.
+//! Invariant: a file that has the name is whole. A request that is refused, or killed on its way, leaves none.
 
 use std::{
     fs::{File, OpenOptions},
     io,
+    os::fd::AsRawFd,
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags},
+    io::Errno,
+};
 
 use super::VolumeRegistry;
 use crate::{state::sync_parent_directory, store::Store};
@@ -52,6 +56,15 @@ impl VolumeRegistry {
         self.create(clone, &spec.to_string()).inspect_err(|_| drop(std::fs::remove_file(file)))
     }
 
+    /// Refuses a volume of which a sync has failed.
+    fn refuse_in_doubt(&self, name: &str) -> Result<(), RequestRefusal> {
+        if !self.engine.has_sync_failure(name) {
+            return Ok(());
+        }
+        let why = format!("a sync of volume \"{name}\" has failed: what is in its file is in doubt");
+        Err(RequestRefusal::new(RefusalCode::Conflict, why))
+    }
+
     /// Gives the size of the volume, and the volume without its files.
     fn take_snapshot(&self, name: &str, file: &Path) -> Result<(u64, Store), RequestRefusal> {
         if !file.is_absolute() {
@@ -62,27 +75,54 @@ impl VolumeRegistry {
             let why = format!("volume \"{name}\" is not served: see `blockwire volume show {name}`");
             return Err(RequestRefusal::new(RefusalCode::Failed, why));
         };
-        if self.engine.has_sync_failure(name) {
-            let why = format!("a sync of volume \"{name}\" has failed: what is in its file is in doubt");
-            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
-        }
+        self.refuse_in_doubt(name)?;
         let (VolumeSource::File(_), Some(source)) = (&store.volume.spec.source, &store.file) else {
             return Err(RequestRefusal::new(RefusalCode::Conflict, no_file_text(&store)));
         };
-        share_blocks(source, file).map_err(|why| failure(&why, file))?;
+        make_whole(file, |made| {
+            rustix::fs::ioctl_ficlone(made, source).map_err(|why| failure(&why.into(), file))?;
+            made.sync_all().map_err(|why| failure(&why, file))?;
+            // A sync may have failed meanwhile: then the blocks that are shared may be those of before.
+            self.refuse_in_doubt(name)
+        })?;
         tracing::info!(target: area::VOLUME, volume = name, file = %file.display(), "snapshot taken");
         Ok((store.bytes, store.without_files()))
     }
 }
 
-/// Makes `file` with what `source` has, on stable storage.
-fn share_blocks(source: &File, file: &Path) -> io::Result<()> {
-    let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(file)?;
-    let shared = rustix::fs::ioctl_ficlone(&made, source)
-        .map_err(io::Error::from)
-        .and_then(|()| made.sync_all())
-        .and_then(|()| sync_parent_directory(file));
-    shared.inspect_err(|_| drop(std::fs::remove_file(file)))
+/// Makes a file that `fill` fills. It has no name before it is whole, where the file system can make such files.
+fn make_whole(
+    file: &Path,
+    fill: impl FnOnce(&File) -> Result<(), RequestRefusal>,
+) -> Result<(), RequestRefusal> {
+    let failed = |why: Errno| failure(&why.into(), file);
+    if file.symlink_metadata().is_ok() {
+        return Err(failed(Errno::EXIST));
+    }
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(made) => {
+            let made = File::from(made);
+            fill(&made)?;
+            let nameless = format!("/proc/self/fd/{}", made.as_raw_fd());
+            rustix::fs::linkat(CWD, nameless, CWD, file, AtFlags::SYMLINK_FOLLOW).map_err(failed)?;
+            keep_name(file, Ok(()))
+        }
+        // Such a file system has the file under its name from the beginning.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(file);
+            keep_name(file, fill(&made.map_err(|why| failure(&why, file))?))
+        }
+        Err(why) => Err(failed(why)),
+    }
+}
+
+/// Makes the name of a file durable, or removes it if it was not filled.
+fn keep_name(file: &Path, filled: Result<(), RequestRefusal>) -> Result<(), RequestRefusal> {
+    filled
+        .and_then(|()| sync_parent_directory(file).map_err(|why| failure(&why, file)))
+        .inspect_err(|_| drop(std::fs::remove_file(file)))
 }
 
 fn no_file_text(store: &Store) -> String {
@@ -128,25 +168,59 @@ fn failure(why: &io::Error, file: &Path) -> RequestRefusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{io::Write, os::unix::fs::MetadataExt};
 
-    /// Blocks are shared where the file system can, and what is refused leaves no file.
+    fn write(mut made: &File, bytes: &[u8]) -> Result<(), RequestRefusal> {
+        made.write_all(bytes).unwrap();
+        Ok(())
+    }
+
+    /// Who is killed while a large file is shared leaves nothing that looks like a snapshot.
     #[test]
-    fn a_file_is_made_or_none_is() {
+    fn a_file_has_no_name_before_it_is_whole() {
         let root = tempfile::tempdir().unwrap();
-        let (source, made) = (root.path().join("source"), root.path().join("made"));
-        std::fs::write(&source, [7; 8192]).unwrap();
-        let open = File::open(&source).unwrap();
-        match share_blocks(&open, &made) {
-            Ok(()) => assert_eq!(std::fs::read(&made).unwrap(), [7; 8192]),
-            Err(why) => {
-                let refusal = failure(&why, &made);
-                assert!(refusal.message.contains("cannot share blocks"), "{}", refusal.message);
-                assert!(!made.exists());
-            }
+        let path = root.path().join("made");
+        let is_empty = || std::fs::read_dir(root.path()).unwrap().next().is_none();
+        make_whole(&path, |made| {
+            assert!(is_empty(), "half of it can be seen");
+            write(made, &[7; 8192])
+        })
+        .unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        let refused = make_whole(&path, |_| Err(RequestRefusal::new(RefusalCode::Conflict, "in doubt")));
+        assert_eq!(refused.unwrap_err().message, "in doubt");
+        assert!(is_empty());
+    }
+
+    #[test]
+    fn what_is_there_is_never_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, link) = (root.path().join("made"), root.path().join("link"));
+        std::fs::write(&path, "mine").unwrap();
+        std::os::unix::fs::symlink(root.path().join("none"), &link).unwrap();
+        for there in [&path, &link] {
+            let why = make_whole(there, |_| panic!("it is filled")).unwrap_err();
+            assert!(why.message.contains("exists"), "{}", why.message);
         }
-        std::fs::write(&made, "mine").unwrap();
-        let refusal = failure(&share_blocks(&open, &made).unwrap_err(), &made);
-        assert!(refusal.message.contains("exists"), "{}", refusal.message);
-        assert_eq!(std::fs::read(&made).unwrap(), b"mine");
+        // It may also come while another is being made.
+        std::fs::remove_file(&path).unwrap();
+        let raced = make_whole(&path, |made| {
+            std::fs::write(&path, "theirs").unwrap();
+            write(made, b"ours")
+        });
+        assert!(raced.unwrap_err().message.contains("exists"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn a_file_system_that_cannot_share_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("made");
+        for errno in [Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL] {
+            assert!(failure(&errno.into(), &path).message.contains("cannot share blocks"));
+        }
+        assert!(failure(&Errno::XDEV.into(), &path).message.contains("on the file system of"));
     }
 }
