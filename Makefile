@@ -63,7 +63,7 @@ rdma:
 	@tests/guest/rdma.sh $(RDMA)
 
 interop:
-	@tests/test.sh build libiscsi consumers initiators workloads experiments machines fio guests
+	@tests/test.sh build libiscsi consumers initiators workloads experiments machines fio page snapshots guests
 
 ceph:
 	@tests/test.sh build

@@ -2,7 +2,7 @@
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
 #     build lint unit cost libiscsi consumers ceph initiator filesystem packaging capi papers sessions evaluations guest
-#   and, by their names only: guests initiators workloads experiments machines fio
+#   and, by their names only: guests initiators workloads experiments machines fio page snapshots
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -70,6 +70,23 @@ packaging() {
   tests/watching.sh
   tests/setup.sh container
   tests/container.py "$BUILD/release/blockwire"
+  tests/platforms.py "$BUILD/release/blockwire"
+}
+
+# The live page in a browser; snapshots and clones on file systems of their own: `make interop` only. Their packages
+# are not installed here, `make page` and `make snapshot` do that.
+page() {
+  command -v chromium >/dev/null || { say "skipped: chromium is not installed (make page installs it)"; return; }
+  tests/page.sh
+}
+
+snapshots() {
+  local needed
+  for needed in mkfs.xfs mkfs.btrfs; do
+    command -v "$needed" >/dev/null || { say "skipped: $needed is not installed (make snapshot installs it)"; return; }
+  done
+  [ "$(id -u)" = 0 ] || { say "skipped: file systems are mounted as root only"; return; }
+  tests/snapshot.sh
 }
 
 capi() {
