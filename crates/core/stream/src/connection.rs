@@ -14,7 +14,7 @@ pub struct LinkNumber(pub u16);
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionClose {
-    /// Ask the peer to log out, answer what is in flight, and give up at this time.
+    /// Ask the peer to log out, answer what is in flight, and close at this time at the latest.
     AfterLogout(Time),
     /// At once.
     Now,
@@ -23,17 +23,17 @@ pub enum ConnectionClose {
 /// An iSCSI *session* or an NVMe *queue*, without I/O.
 /// `examples/session.rs` drives both ends of one without a socket.
 pub trait Connection {
-    /// What it tells those above.
+    /// Its events for the layer above.
     type Event;
-    /// What a peer did that the protocol forbids.
+    /// A violation of the protocol by the peer.
     type LinkFault;
 
-    /// What to receive next on `link`. `None`: one is out already, or the next payload has no place
-    /// yet, or nothing more is wanted. Ask again after any other call.
+    /// What to receive next on `link`. `None` if a receive is in progress, if the next payload has no
+    /// destination yet, or if nothing more is wanted. Ask again after any other call.
     #[must_use]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkNumber) -> Option<RecvOp>;
-    /// Takes a receive back with what it brought. After a violation the connection still sends its
-    /// last words, swallows input, and ends by itself.
+    /// Takes a receive back with its result. After a violation the connection still sends its last PDU,
+    /// discards input, and ends by itself.
     fn handle_recv(
         &mut self,
         cx: &mut Cx<'_>,
@@ -41,17 +41,17 @@ pub trait Connection {
         op: RecvOp,
         came: Received,
     ) -> Result<(), Self::LinkFault>;
-    /// Parses on, where parsing had to stop for an event to be drained or a payload to be placed.
+    /// Continues parsing, if it had stopped until an event was drained or a payload got a destination.
     fn resume_parsing(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault>;
-    /// Everything that is ready to be sent on `link`, as one batch. `None`: nothing is, or one
-    /// batch is out and not yet written.
+    /// Everything that is ready to be sent on `link`, as one batch. `None` if nothing is, or if
+    /// the batch before is not written yet.
     #[must_use]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkNumber) -> Option<SendOp>;
     /// The socket has taken all of the batch (or failed): the next one may go.
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkNumber, how: Result<(), Errno>);
-    /// The kernel has let go of the batch's memory: with a zero-copy send, much later.
+    /// The kernel has released the memory of the batch: with a zero-copy send, much later.
     fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkNumber, op: SendOp);
-    /// What happened, oldest first.
+    /// The next event, oldest first.
     #[must_use]
     fn poll_event(&mut self) -> Option<Self::Event>;
     /// When [`Connection::handle_timeout`] wants to be called, if at all.
@@ -59,10 +59,9 @@ pub trait Connection {
     fn poll_timeout(&self) -> Option<Time>;
     /// The time that `poll_timeout` named has come.
     fn handle_timeout(&mut self, cx: &mut Cx<'_>);
-    /// A link whose socket is to be closed now: its last words are written, or never will be. Each
-    /// link is named once. The world gives every operation that is out back: a receive by
-    /// `handle_recv`, a batch by `handle_written` and `handle_send_released`; then the index may name
-    /// another link.
+    /// A link whose socket is to be closed now: its last PDU is written, or never will be. Each link is
+    /// returned once. The world gives back every operation in progress: a receive by `handle_recv`, a
+    /// batch by `handle_written` and `handle_send_released`. Then the index may be used for another link.
     #[must_use]
     fn poll_link_to_close(&mut self) -> Option<LinkNumber> {
         None
@@ -74,17 +73,17 @@ pub trait Connection {
 
 /// A connection on the target's side.
 pub trait TargetConnection: Connection<Event = TargetEvent<Self::Command>> {
-    /// Everything that needs an answer from above.
+    /// A command that needs a response from the layer above.
     type Command;
-    /// The answer.
+    /// The response.
     type Response;
 
-    /// Data move: places the payload bytes of a task from offset `at` on into `into`, first what
-    /// came unasked, then by R2T. [`TargetEvent::DataReceived`] follows when `into` is full. May be
-    /// called again for further stretches.
+    /// Receives the payload of a task from offset `at` on into `into`: first unsolicited data, then
+    /// data requested by R2T. [`TargetEvent::DataReceived`] follows when `into` is full. May be
+    /// called again for further parts.
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut);
-    /// All the payload of a task, if it stands whole and undamaged in what was received and nobody has
-    /// placed it. Who can use it there answers the command at once, and it is skipped.
+    /// The whole payload of a task, if it is contiguous and intact in the receive buffer and has no
+    /// destination yet. A caller that uses it there answers the command at once, and the data is skipped.
     #[must_use]
     fn contiguous_payload(&self, tag: Tag) -> Option<&[u8]> {
         let _ = tag;
@@ -92,47 +91,47 @@ pub trait TargetConnection: Connection<Event = TargetEvent<Self::Command>> {
     }
     /// Sends `data`, which belongs at `offset` of the task's data, cut into PDUs as negotiated.
     fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg);
-    /// Asks for leave to read `len` bytes for the task, before memory is taken for them. Bytes that
-    /// were allowed and have not left yet are capped per link, so that a peer that does not read
-    /// drains nobody; one I/O at a time is always allowed. If false, ask again when a batch of this
-    /// connection was sent, or a task of it ended.
+    /// Requests permission to read `len` bytes for the task, before memory is taken for them. The bytes
+    /// that were permitted and not sent yet are limited per link, so that a peer that does not read uses
+    /// up no memory; one I/O is always permitted. If false, ask again when a batch of this connection was
+    /// sent, or a task of it ended.
     #[must_use]
     fn reserve_send_window(&mut self, tag: Tag, len: u32) -> bool {
         let _ = (tag, len);
         true
     }
-    /// Asks for leave to let the peer send `len` bytes of the task's payload, before memory is taken for
-    /// them. Bytes that were allowed and have not come yet are capped per link, so that a peer that does
-    /// not send drains nobody; one I/O at a time is always allowed. If false, ask again when a buffer of
-    /// this connection was full, or a task of it ended.
+    /// Requests permission to let the peer send `len` bytes of the task's payload, before memory is taken
+    /// for them. The bytes that were permitted and have not arrived are limited per link, so that a peer
+    /// that does not send uses up no memory; one I/O is always permitted. If false, ask again when a
+    /// buffer of this connection was full, or a task of it ended.
     #[must_use]
     fn reserve_receive_window(&mut self, tag: Tag, len: u32) -> bool {
         let _ = (tag, len);
         true
     }
-    /// Under what the next answer is counted, from being given until the socket has taken it; 0, as at first: it is
-    /// not. See [`TargetConnection::poll_written_responses`].
+    /// The label under which the time of the next response is counted, until the socket has taken it; 0 (the
+    /// default): it is not counted. See [`TargetConnection::poll_written_responses`].
     fn label_next_response(&mut self, label: u64) {
         let _ = label;
     }
-    /// Labelled answers that the socket has taken, oldest first. To be asked when a batch of the link was written,
-    /// before the next is handed out.
+    /// Labelled responses that the socket has taken, oldest first. Ask when a batch of the link was written, before
+    /// the next one is handed out.
     #[must_use]
     fn poll_written_responses(&mut self, link: LinkNumber) -> Option<LabelledResponses> {
         let _ = link;
         None
     }
-    /// Answers the task and ends it; the answer may ride on the last data PDU.
+    /// Responds to the task and ends it; the response may be part of the last data PDU.
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response);
     /// Ends the task without an answer; also acknowledges [`TargetEvent::Aborted`].
     fn end_without_response(&mut self, cx: &mut Cx<'_>, tag: Tag);
 }
 
-/// What a target's connection tells those above.
+/// Events of a target's connection.
 #[derive(Debug)]
 pub enum TargetEvent<C> {
-    /// A command came. `data_out` bytes of payload are to come from the peer: say where with
-    /// [`TargetConnection::recv_data`], or answer at once and they are skipped.
+    /// A command arrived. The peer will send `data_out` bytes of payload: give their destination with
+    /// [`TargetConnection::recv_data`], or respond at once; then they are skipped.
     Command {
         /// Names the task until it is answered or retired.
         tag: Tag,
@@ -141,7 +140,7 @@ pub enum TargetEvent<C> {
         /// Bytes that the peer will send, immediate ones included.
         data_out: u32,
     },
-    /// A buffer given by `recv_data` is full; it comes back.
+    /// A buffer of `recv_data` is full; it is returned.
     DataReceived {
         /// The task.
         tag: Tag,
@@ -163,7 +162,7 @@ pub enum TargetEvent<C> {
 pub trait HostConnection: Connection<Event = HostEvent<Self::Response>> {
     /// A command.
     type Command;
-    /// Its answer.
+    /// Its response.
     type Response;
 
     /// Starts a command; gives it back if the window is full.
@@ -175,7 +174,7 @@ pub trait HostConnection: Connection<Event = HostEvent<Self::Response>> {
     ) -> Result<Tag, (Self::Command, Payload)>;
 }
 
-/// What a host's connection tells those above.
+/// Events of a host's connection.
 #[derive(Debug)]
 pub enum HostEvent<R> {
     /// Commands may be submitted.

@@ -9,7 +9,7 @@ use crate::tag::Tag;
 
 /// "Fill `direct`, then `stage`": one readv.
 ///
-/// The stage takes what comes behind the payload: the next headers. The world attaches it when
+/// The stage takes the bytes behind the payload: the next headers. The world attaches it when
 /// bytes are there, so an idle link pins none; it may be longer or shorter than `stage_len` asks,
 /// and may be left out if `direct` is not filled.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct RecvOp {
     pub direct: Option<DirectBuffer>,
     /// How many bytes of stage the connection would like; 0 if only `direct` is wanted.
     pub stage_len: usize,
-    /// Memory for the stage, attached by the world; the world sets its length to what arrived.
+    /// Memory for the stage, attached by the world, which sets its length to the bytes that arrived.
     pub stage: Option<BufMut>,
 }
 
@@ -33,14 +33,14 @@ pub struct DirectBuffer {
     pub want: Range<usize>,
 }
 
-/// What a receive brought.
+/// The result of a receive.
 #[derive(Debug)]
 pub enum Received {
     /// So many bytes in all, first in `direct`, then in the stage. Never 0.
     Bytes(usize),
     /// Bytes in pages that the world chose; neither `direct` nor the stage was touched.
     Loaned(Sg),
-    /// The peer sends no more.
+    /// End of stream: the peer sends no more.
     End,
     /// The operation was cancelled; nothing was received.
     Cancelled,
@@ -59,8 +59,8 @@ impl Received {
     }
 }
 
-/// Bytes ready for the wire: one sendmsg. Small bytes stand in `head`, large payload is referred to;
-/// all of it lives until the kernel lets go.
+/// Bytes that are ready to be sent: one sendmsg. Headers and small payload are in `head`, large payload is
+/// referenced. All memory is kept until the kernel releases it.
 /// ```
 /// use blockwire_stream::{TransmitQueue, Time};
 /// use buf::{MemoryClass, Pool};
@@ -89,7 +89,7 @@ pub struct SendOp {
     pub len: usize,
 }
 
-/// One stretch of a [`SendOp`].
+/// One part of a [`SendOp`].
 #[derive(Debug)]
 pub enum SendPiece {
     /// A part of the op's `head`.
@@ -99,7 +99,7 @@ pub enum SendPiece {
 }
 
 impl SendOp {
-    /// Whether nobody can change the bytes while they are being sent (see [`Buf::is_stable`]).
+    /// Whether the bytes cannot change while they are being sent (see [`Buf::is_stable`]).
     pub fn is_stable(&self) -> bool {
         self.pieces.iter().all(|piece| match piece {
             SendPiece::Head(_) => true,
@@ -129,7 +129,7 @@ impl SendOp {
         }
     }
 
-    /// Copies the bytes from `at` on into `into`, as many as there are; gives their number.
+    /// Copies the bytes from `at` on into `into`, as many as fit; returns their number.
     #[expect(
         clippy::indexing_slicing,
         clippy::expect_used,

@@ -1,11 +1,11 @@
 //! The contract between a protocol connection and the world that moves its bytes, without I/O.
 //!
 //! A connection never lends memory and never owns a socket. It hands out a [`RecvOp`] ("fill this")
-//! and a [`SendOp`] ("write this") by value, and gets each back when the kernel has let go of it.
-//! `poll_*` gives, `handle_*` takes; nothing blocks and nothing calls back. After any `handle_*`
+//! and a [`SendOp`] ("write this") by value, and gets each back when the kernel has released it.
+//! `poll_*` returns, `handle_*` takes; nothing blocks and nothing calls back. After any `handle_*`
 //! the caller drains `poll_event`, calls `resume`, and asks `poll_recv` and `poll_send` again.
 //!
-//! Time, memory and randomness come by [`Cx`] and by nothing else, so the same connection runs in
+//! Time, memory and randomness come from [`Cx`] only, so the same connection runs in
 //! production, in deterministic simulation and under a fuzzer.
 
 #![forbid(unsafe_code)]

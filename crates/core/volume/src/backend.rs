@@ -13,7 +13,7 @@ impl ShardId {
     pub const CONTROL_PLANE: ShardId = ShardId(u16::MAX);
 }
 
-/// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
+/// The geometry of a volume. Lengths are in logical blocks unless another unit is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// How many logical blocks.
@@ -28,11 +28,11 @@ pub struct Geometry {
     pub max_io: u32,
     /// Whether space is allocated on writing only.
     pub thin: bool,
-    /// Whether answered writes may still be lost with power.
+    /// Whether completed writes may be lost in a power failure.
     pub write_cache: bool,
     /// The longest [`Op::WriteAtomic`](crate::Op), which concurrent reads see whole or not at all.
     pub atomic: u32,
-    /// The longest write that a power failure leaves whole or undone; at least 1.
+    /// The longest write that a power failure leaves either complete or without effect; at least 1.
     pub atomic_powerfail: u32,
     /// The longest [`Op::CompareAndWrite`](crate::Op).
     pub caw_max: u32,
@@ -43,7 +43,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of a volume of which nothing is known yet: it has no blocks, so nothing can be done.
+    /// Of a volume whose geometry is not known yet: it has no blocks, so no operation is possible.
     pub const UNKNOWN: Geometry = Geometry {
         blocks: 0,
         logical: 512,
@@ -71,28 +71,29 @@ impl Geometry {
     }
 }
 
-/// Carries operations out. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`
-/// (of one span), `Prefetch`, `Extents` reach a backend: what must exclude other writes, and what
-/// can be made of these, is made of them above. A write is a multiple of [`Geometry::dio_unit_blocks`], in
-/// place and in length; a read, and what frees or zeroes, need not be.
+/// Executes operations. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`
+/// (of one span), `Prefetch` and `Extents` reach a backend: the gate composes all other operations from
+/// these, and excludes conflicting writes. A write is a multiple of [`Geometry::dio_unit_blocks`], in position
+/// and length; reads, and operations that free or zero blocks, need not be.
 pub trait Backend {
-    /// What its blocks are like now.
+    /// Its current geometry.
     fn geometry(&self) -> Geometry;
-    /// The most bytes that one [`Op::Unmap`](crate::Op) or `WriteZeroes` may have.
+    /// The longest [`Op::Unmap`](crate::Op) or `WriteZeroes`, in bytes.
     fn erase_max(&self) -> u32 {
         self.geometry().max_io
     }
-    /// Whether writes are refused now, who sends them: the volume is elsewhere, and it is so there.
+    /// Whether writes of every requester are refused now, because a remote volume is read-only at its target.
     fn is_read_only(&self) -> bool {
         false
     }
-    /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
+    /// Starts an operation. [`Backend::poll_done`] returns it when it has ended, perhaps at once.
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
     /// Reads inline: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
     fn lend_memory(&mut self, _span: Span) -> Option<Sg> {
         None
     }
-    /// Whether memory that it lent, by this or by a read, may not be back. Who lends any says when it is.
+    /// Whether memory that it lent, by this call or by a read, may not have been returned yet. A backend that lends
+    /// memory must implement it.
     fn has_loans(&self) -> bool {
         self.geometry().lends
     }
@@ -101,32 +102,32 @@ pub trait Backend {
     fn write_inline(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
         false
     }
-    /// What was written inline is what all cores see from now on.
+    /// Makes inline writes visible to all cores.
     fn publish_inline_writes(&mut self) {}
-    /// Goes on with what it executes itself and has not ended, for a bounded while. Who gives all that takes long to
-    /// the world has nothing to go on with.
+    /// Continues operations that the backend executes itself, for a bounded time. A backend that gives all long
+    /// operations to the world has nothing to continue.
     fn resume(&mut self) {}
     /// Whether [`Backend::resume`] is to be called in the next turn.
     fn wants_resume(&self) -> bool {
         false
     }
-    /// Asks that the operation end early. It still ends by `poll_done`, either way.
+    /// Requests that the operation end early. `poll_done` returns it in any case.
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.
     #[must_use]
     fn poll_done(&mut self) -> Option<IoCompletion>;
-    /// A write that has not ended, but whose blocks stand for all who read from now on: only making it stable is left.
-    /// No fence waits for that, as none waits for a flush. Told once at most, and before its end.
+    /// A write that has not ended, but whose data all later reads return: it only has to become stable. No fence
+    /// waits for that, as none waits for a flush. Returned at most once per write, before its end.
     #[must_use]
     fn poll_unsynced_write(&mut self) -> Option<IoId> {
         None
     }
-    /// What the world shall do with the disk next. Who has none asks for nothing.
+    /// The next disk operation for the world. A backend without a disk returns none.
     #[must_use]
     fn poll_disk(&mut self) -> Option<DiskOp> {
         None
     }
-    /// The world has done it: how many bytes, or what the system said.
+    /// The world has executed it: the number of bytes, or the error of the system.
     #[expect(clippy::unreachable, reason = "worlds answer what poll_disk gave, which gives nothing here")]
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         let _ = (cx, came);

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Names a volume on every core of a daemon, and no other volume for as long as the daemon runs: the low half is
-/// the volume's place in tables, the high half tells it from whatever had that place before. So what is still on
-/// its way for a volume that has gone finds nobody.
+/// The number of a volume, the same on every core of a daemon and used once while the daemon runs. The low half is
+/// the volume's slot in tables; the high half distinguishes it from earlier volumes in that slot. So a late message
+/// for a deleted volume finds nothing.
 /// ```
 /// use blockwire_volume::VolumeId;
 ///
@@ -18,16 +18,16 @@ use std::sync::Arc;
 pub struct VolumeId(pub u64);
 
 impl VolumeId {
-    /// A volume that is configured and away for now: it has no place, and no core serves it. What leads to it is
-    /// there, and not ready.
+    /// A configured volume that is unavailable: it has no slot, and no core serves it. Its logical units and
+    /// namespaces exist, and are not ready.
     pub const UNAVAILABLE: VolumeId = VolumeId(u64::MAX);
 
-    /// The volume that has this place; `life` was given to no other.
+    /// The volume in this slot; `life` is used for no other.
     pub fn new(place: u32, life: u32) -> Self {
         VolumeId(u64::from(life) << 32 | u64::from(place))
     }
 
-    /// Its place in tables: what has one at a time is told apart by the whole number.
+    /// Its slot in tables. Volumes that use a slot one after the other differ in the whole number.
     pub fn table_slot(self) -> u32 {
         self.0 as u32
     }
@@ -74,14 +74,14 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// What a volume says of itself; the same on every port and over both protocols.
+/// The identity that a volume reports; the same on every port and over both protocols.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFacts {
     /// Its number in this daemon.
     pub id: VolumeId,
     /// Its name in the configuration.
     pub name: Arc<str>,
-    /// Its name in the world.
+    /// Its UUID.
     pub uuid: Uuid,
     /// The IEEE OUI for designators that embed one; without it there are none.
     pub oui: Option<[u8; 3]>,

@@ -10,13 +10,13 @@
 //!   the binding admission decision and keeps compare-and-write and similar operations apart from overlapping
 //!   writes of all cores. [`Gate::poll_done`] returns [`IoCompletion`] with the memory.
 //! - Payload: [`Op::Read`] takes `Payload::In` of the span's length, or `Payload::None` if [`Gate::lends_memory`],
-//!   and gives `In` or `Out`. Writing and comparing ops take `Payload::Out`: `CompareAndWrite` twice the
+//!   and returns `In` or `Out`. Writing and comparing ops take `Payload::Out`: `CompareAndWrite` twice the
 //!   span, `WriteSame` one block, the others the span's length. All others take `Payload::None`.
 //! - Each turn: [`Gate::resume`] until it returns false, then `poll_done`, `poll_disk`, `poll_wake`,
 //!   `poll_ack`, and at the end `poll_timeout`.
 //! - To change the state (reservations, path states, size, write protection, medium, sanitize; aborts that
 //!   every core must acknowledge): send a [`VolumeRequest`] to the volume's home core, with a number that the
-//!   server chooses. The [`VolumeOwner`] there answers each with an [`VolumeAnswer`], which the world delivers.
+//!   server chooses. The [`VolumeOwner`] there answers each with a [`VolumeAnswer`], which the world delivers.
 //! - When a [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts_tasks_of`] names (except the one that
 //!   requested it), queue the notices for own nexuses ([`Notice::is_for`]), then pass the update to
 //!   [`Gate::update_view`]. Send the gate's [`Ack`] to the home core.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::requester::Identity;
 
-/// Something that nexuses must hear of.
+/// A change that nexuses must be notified of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Who must hear.
+    /// The receivers.
     pub to: NoticeReceivers,
     /// What happened.
     pub cause: NoticeCause,
@@ -21,18 +21,18 @@ pub struct Notice {
 pub enum NoticeReceivers {
     /// Everyone who can see the volume, over either protocol.
     All,
-    /// Everyone but this one, who did it.
+    /// Everyone except this requester, who made the change.
     AllBut(Arc<Identity>),
-    /// Every SCSI nexus, the one who did it included.
+    /// Every SCSI nexus, including the one that made the change.
     Initiators,
-    /// Every SCSI nexus but this one.
+    /// Every SCSI nexus except this one.
     InitiatorsBut(Arc<Identity>),
     /// These.
     These(Arc<[Arc<Identity>]>),
 }
 
-/// What a notice is about, in neither protocol's words. In brackets: the SCSI additional sense code
-/// and the NVMe event that mean it.
+/// The subject of a notice, independent of the protocol. In brackets: the corresponding SCSI additional
+/// sense code and NVMe event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NoticeCause {
     /// The receiver's registration was removed by another (2A/05; reservation log type 1).
@@ -45,15 +45,15 @@ pub enum NoticeCause {
     CapacityChanged,
     /// The state of a path changed (2A/06; ANA change).
     AccessChanged,
-    /// What the volume says of itself changed (3F/03; namespace attribute changed).
+    /// The identity or properties of the volume changed (3F/03; namespace attribute changed).
     IdentityChanged,
-    /// A volume came or went (3F/0E; namespace attribute changed).
+    /// A volume was added or removed (3F/0E; namespace attribute changed).
     InventoryChanged,
     /// Write protection changed (2A/01; namespace attribute changed).
     WriteProtectChanged,
     /// Settings that hosts share changed (2A/01; nothing in NVMe).
     SettingsChanged,
-    /// There is a medium that may be another (28/00).
+    /// The medium may have changed (28/00).
     MediumChanged,
     /// A sanitize ended (sanitize completed event).
     SanitizeDone,
@@ -66,7 +66,7 @@ pub enum NoticeCause {
 }
 
 impl Notice {
-    /// Whether `who` must hear it.
+    /// Whether `who` is one of its receivers.
     pub fn is_for(&self, who: &Identity) -> bool {
         match &self.to {
             NoticeReceivers::All => true,

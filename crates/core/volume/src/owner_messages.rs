@@ -10,7 +10,7 @@ use crate::requester::{Identity, PathAccess, PortId, Requester};
 use crate::reservation::Action;
 use crate::view::View;
 
-/// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
+/// The number of a request until its answer; chosen by the requesting shard, unique there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -20,7 +20,7 @@ impl RequestId {
         RequestId(space.make_id(number))
     }
 
-    /// Whose request it is: who waits for the answer.
+    /// The part that sent the request and waits for the answer.
     pub const fn id_space(self) -> IdSpace {
         IdSpace::of_id(self.0)
     }
@@ -46,7 +46,7 @@ pub enum VolumeRequest {
         ports: Vec<PortId>,
         /// Their state from now on.
         to: PathAccess,
-        /// Who asked, if a host did: it is not told.
+        /// The requester, if it is a host; it gets no notice.
         by: Option<Arc<Identity>>,
     },
     /// Whether the operator prefers the paths by these ports.
@@ -56,8 +56,8 @@ pub enum VolumeRequest {
         /// Whether they are preferred from now on.
         on: bool,
     },
-    /// What the blocks are like now, above all how many. Growing: after the backend has grown;
-    /// shrinking: before it shrinks.
+    /// The new geometry, above all the number of blocks. To grow: after the backend has grown;
+    /// to shrink: before it shrinks.
     Resize(Geometry),
     /// Write protection by the operator.
     WriteProtect(bool),
@@ -65,33 +65,33 @@ pub enum VolumeRequest {
     BackingReadOnly(bool),
     /// Software write protection by a host.
     WriteProtectByHost {
-        /// Who asks: it is not told.
+        /// The requester; it gets no notice.
         by: Arc<Identity>,
         /// Whether to protect.
         on: bool,
     },
     /// Settings that hosts share (see [`VolumeState::host_settings`](crate::VolumeState::host_settings)).
     HostSettings {
-        /// Who asks: it is not told.
+        /// The requester; it gets no notice.
         by: Arc<Identity>,
         /// The bits from now on.
         bits: u32,
     },
-    /// A requester prevents, or allows again, that the medium is removed.
+    /// A requester prevents removal of the medium, or allows it again.
     PreventRemoval {
         /// Which.
         by: Arc<Identity>,
         /// Whether it prevents.
         on: bool,
     },
-    /// Takes the medium out. Refused while a requester prevents it; done already is fine.
+    /// Ejects the medium. Refused while a requester prevents it; succeeds if it is ejected already.
     Eject {
-        /// Who asks: it is not told.
+        /// The requester; it gets no notice.
         by: Option<Arc<Identity>>,
     },
-    /// Puts the medium in. Refused while a requester prevents that it is moved; done already is fine.
+    /// Loads the medium. Refused while a requester prevents it; succeeds if it is loaded already.
     Load {
-        /// Who asks: it is not told.
+        /// The requester; it gets no notice.
         by: Option<Arc<Identity>>,
     },
     /// Stops serving blocks.
@@ -101,18 +101,18 @@ pub enum VolumeRequest {
     /// Logical unit reset: aborts every SCSI task; a SCSI-2 reservation and the prevention of
     /// removal end; persistent reservations stay.
     Reset,
-    /// Aborts every SCSI task (CLEAR TASK SET); the other nexuses are told.
+    /// Aborts every SCSI task (CLEAR TASK SET); the other nexuses are notified.
     ClearTasks {
         /// Who asks.
         by: Arc<Identity>,
     },
-    /// Waits until what this requester had in flight on any core has ended (ABORT TASK SET of a session
+    /// Waits until all operations of this requester on all cores have ended (ABORT TASK SET of a session
     /// whose tasks are spread).
     AbortTasks {
         /// Whose tasks.
         of: Arc<Identity>,
     },
-    /// A nexus is gone: its SCSI-2 reservation and its prevention of removal end.
+    /// A nexus has ended: its SCSI-2 reservation and its prevention of removal end.
     NexusLost(Arc<Identity>),
     /// Fences the volume for a sanitize: from the answer on only [`Op::Sanitize`](crate::Op) is let
     /// through, which the asker then submits.

@@ -13,17 +13,17 @@ use crate::io::{CommandClass, Epoch, Op, Refusal, Span, UnservableReason};
 use crate::requester::{PathAccess, PortId, Requester};
 use crate::reservation::Reservations;
 
-/// Write protection by a host: one state for both protocols, but how long it holds is by the standard
-/// of who set it.
+/// Write protection by a host: one state for both protocols. The standard of the host that set it decides
+/// how long it lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HostWriteProtection {
     /// Not protected.
     #[default]
     None,
-    /// Until it is taken back, a logical unit reset, or the end of the daemon: SCSI's SWP, a mode
+    /// Until it is cleared, a logical unit reset, or the end of the daemon: SCSI's SWP, a mode
     /// parameter that is not saved (SPC-4 §7.5.8).
     UntilReset,
-    /// Until it is taken back: NVMe's Write Protect state, which stays over power cycles (NVMe Base
+    /// Until it is cleared: NVMe's Write Protect state, which persists over power cycles (NVMe Base
     /// §8.12).
     Lasting,
 }
@@ -35,7 +35,7 @@ impl HostWriteProtection {
     }
 }
 
-/// What can be true of a volume at one moment. Read it through a [`View`].
+/// The state of a volume at one moment. Read it through a [`View`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeState {
     /// Which view it is.
@@ -48,7 +48,7 @@ pub struct VolumeState {
     pub bad: Arc<BadBlocks>,
     /// Ports whose paths are not [`PathAccess::Optimized`], ascending.
     pub access: Vec<(PortId, PathAccess)>,
-    /// Ports that the operator prefers, ascending: SCSI shows it (PREF), NVMe has no word for it.
+    /// Ports that the operator prefers, ascending: SCSI reports it (PREF), NVMe has no field for it.
     pub preferred: Vec<PortId>,
     /// Write protection by the configuration or the operator.
     pub write_protected: bool,
@@ -63,11 +63,11 @@ pub struct VolumeState {
     pub not_ready: Option<UnservableReason>,
     /// How far a running sanitize is.
     pub sanitized: SanitizeProgress,
-    /// A sanitize was begun and has not ended well: contents may be there that were to be made unreadable, and part
-    /// of what should be there is not. This outlives power.
+    /// A sanitize was started and has not succeeded: data that it was to erase may still be there, and other data
+    /// may be missing. This state survives a power failure.
     pub owes_sanitize: bool,
-    /// A change could not be fenced in time: nothing is let through by any port until what is
-    /// stuck in the backend has ended.
+    /// A change could not be fenced in time: no operation is admitted on any port until those that
+    /// hang in the backend have ended.
     pub closed: bool,
     /// Another gateway of a group executes what is asked here, and decides on it: nothing is refused for what may have
     /// changed there meanwhile.
@@ -86,8 +86,8 @@ impl VolumeState {
     }
 }
 
-/// How far a sanitize is, as the shard that carries it out last said: the one part of a view that
-/// moves, so that telling costs no message.
+/// The progress of a sanitize, as the shard that executes it last stored it. It is the only part of a view that
+/// changes, so that reporting progress needs no message.
 #[derive(Clone, Debug, Default)]
 pub struct SanitizeProgress(Arc<AtomicU32>);
 
@@ -112,7 +112,7 @@ impl PartialEq for SanitizeProgress {
 
 impl Eq for SanitizeProgress {}
 
-/// What one core believes of a volume between two turns. Cloning shares it.
+/// A core's copy of a volume's state between two turns. Clones share it.
 /// ```
 /// use std::sync::Arc;
 /// use blockwire_volume::{PathAccess, Identity, Requester, Op, PortId, RamDisk, Refusal, Span, View};

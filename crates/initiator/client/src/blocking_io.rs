@@ -39,7 +39,7 @@ impl Initiator {
         self.transfer_bytes(volume, offset, TransferBuffer::Into(into))
     }
 
-    /// Writes bytes; where the volume has a cache they are safe after [`Initiator::flush`].
+    /// Writes bytes. If the volume has a volatile cache, they are stable after [`Initiator::flush`].
     ///
     /// # Errors
     /// As [`Initiator::read_at`].
@@ -55,7 +55,7 @@ impl Initiator {
         self.transfer_bytes(volume, offset, TransferBuffer::From(from, Durability::Stable))
     }
 
-    /// Makes what was written stable.
+    /// Makes all completed writes stable.
     ///
     /// # Errors
     /// As [`Initiator::read_at`].
@@ -63,7 +63,7 @@ impl Initiator {
         self.run_operation(volume, Op::Flush, "flush").map(drop)
     }
 
-    /// Gives space back; what is read there afterwards is zero if the geometry says so.
+    /// Frees the space of a range. It then reads as zeroes if the geometry says so.
     ///
     /// # Errors
     /// As [`Initiator::read_at`].
@@ -72,7 +72,7 @@ impl Initiator {
         self.run_operation(volume, Op::Unmap(vec![span]), "discard").map(drop)
     }
 
-    /// Writes zeroes, giving space back where the target can.
+    /// Writes zeroes, and frees the space if the target can.
     ///
     /// # Errors
     /// As [`Initiator::read_at`].
@@ -81,7 +81,7 @@ impl Initiator {
         self.run_operation(volume, Op::WriteZeroes { span, unmap: true }, "write zeroes").map(drop)
     }
 
-    /// Which blocks are mapped, from `offset` on; empty if the target cannot tell.
+    /// Which blocks are mapped, from `offset` on; empty if the target cannot report it.
     ///
     /// # Errors
     /// As [`Initiator::read_at`].
@@ -102,7 +102,7 @@ impl Initiator {
         }
     }
 
-    /// Carries one operation without payload out, and waits for its end.
+    /// Executes one operation without payload, and waits for its end.
     ///
     /// # Errors
     /// As [`Initiator::read_at`].

@@ -17,9 +17,9 @@ use crate::error::{Error, ErrorKind, access_text, unreachable_advice};
 use crate::identity::{self, IsidChoice};
 use crate::initiator::{fetch_secrets, resolve_addresses};
 
-/// Memory of a look around.
+/// Memory of a discovery, in bytes.
 const POOL_BYTES: usize = 8 << 20;
-/// No look around takes longer.
+/// Longest time of a discovery.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A target or subsystem, and where it is.
@@ -33,23 +33,23 @@ pub struct DiscoveredTarget {
     pub address: String,
     /// The portal group tag, or the subsystem's port.
     pub tag: u16,
-    /// It wants TLS, which is not spoken here.
+    /// Whether it requires TLS: its volumes then need a key (`tls_key_file` or `concat` in the URL).
     pub tls: bool,
 }
 
-/// What a discovery came to.
+/// The result of a discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryResult {
-    /// What there is.
+    /// The targets and subsystems that were found.
     pub targets: Vec<DiscoveredTarget>,
-    /// What could not be asked or made use of, in words.
+    /// Which services could not be asked, and which entries could not be used, in words.
     pub problems: Vec<String>,
 }
 
-/// What an examination came to.
+/// The result of an examination.
 #[derive(Clone, Debug)]
 pub struct PathExamination {
-    /// What the path found; `Err`: why it did not come up.
+    /// What the path reports; `Err`: why it could not be established.
     pub outcome: Result<std::sync::Arc<VolumeInfo>, Error>,
     /// Each step on the way, in order.
     pub lines: Vec<TraceLine>,
@@ -76,7 +76,7 @@ fn error_of_down_reason(url: &Url, why: &DownReason) -> Error {
     Error::new(kind, format!("{url}: {words}"))
 }
 
-/// Asks what there is: iSCSI targets by SendTargets, NVMe subsystems by the discovery log and its referrals.
+/// Lists targets: iSCSI targets by SendTargets, NVMe subsystems by the discovery log and its referrals.
 /// ```no_run
 /// for target in blockwire_client::discover_targets("iscsi://192.0.2.1")?.targets {
 ///     println!("{} at {}", target.name, target.address);
@@ -85,7 +85,7 @@ fn error_of_down_reason(url: &Url, why: &DownReason) -> Error {
 /// ```
 ///
 /// # Errors
-/// If nobody could be asked. That there is nothing is no error here.
+/// If no service could be asked. An empty result is not an error.
 pub fn discover_targets(text: &str) -> Result<DiscoveryResult, Error> {
     let url = Url::parse(text).map_err(Error::usage)?;
     let (addresses, secrets) = (resolve_addresses(&url)?, fetch_secrets(&url)?);
@@ -120,11 +120,11 @@ pub fn discover_targets(text: &str) -> Result<DiscoveryResult, Error> {
     }
 }
 
-/// Tells what an NVMe discovery service offers, and again each time that it has changed, until `told` breaks. The service
-/// says when; a connection that is lost is made again.
+/// Reports what an NVMe discovery service offers, and again after each change, until `told` breaks. The service
+/// announces changes by events; a lost connection is established again.
 ///
 /// # Errors
-/// If the service cannot be reached at first, or tells of no changes. iSCSI has no events of discovery.
+/// If the service cannot be reached at first, or has no events for changes. iSCSI has no such events.
 pub fn watch_discovery(
     text: &str,
     mut told: impl FnMut(&DiscoveryResult) -> ControlFlow<()>,
@@ -321,7 +321,7 @@ impl TestRead {
     }
 }
 
-/// Brings one path up, looks at each step and reads a block.
+/// Establishes one path, reports each step and reads a block.
 /// ```no_run
 /// let examined = blockwire_client::examine_path("nvme+tcp://192.0.2.1/nqn.2026-11.io.blockwire:demo/1")?;
 /// for line in &examined.lines {
@@ -332,8 +332,7 @@ impl TestRead {
 /// ```
 ///
 /// # Errors
-/// If the URL makes no sense, its host has no address, or a secret is not there; what fails after that is in
-/// the outcome.
+/// If the URL is invalid, its host has no address, or a secret is missing; later failures are in the outcome.
 pub fn examine_path(text: &str) -> Result<PathExamination, Error> {
     let url = Url::parse(text).map_err(Error::usage)?;
     if !url.has_volume() {

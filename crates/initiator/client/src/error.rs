@@ -5,20 +5,20 @@ use std::fmt;
 use multipath::{DownReason, PathInfo, PathState, Protocol};
 use volume::{Failure, Fault, PathAccess, Refusal};
 
-/// What kind of failure it is; the command line's exit codes follow from it.
+/// The kind of failure, from which the command line derives its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// What was asked makes no sense: a URL, an offset, a length.
+    /// An invalid request: a URL, an offset, a length.
     Usage,
-    /// Nobody answered.
+    /// No connection: nothing answered.
     Unreachable,
-    /// Who we are was not believed, or who the target is not by us.
+    /// Authentication failed: the target rejected our secret, or did not prove its own.
     Unproven,
     /// There is no such target, unit or namespace.
     NotFound,
     /// No answer in time.
     TimedOut,
-    /// The target, or the system, said no.
+    /// The target or the system refused, or reported an error.
     Failed,
 }
 
@@ -60,7 +60,7 @@ impl Error {
         Error { kind, message: format!("{what}: {}", failure_text(&failure)), failure: Some(failure) }
     }
 
-    /// An operation of a volume that failed: if for want of a path, with what its paths say last.
+    /// A failed operation of a volume. If no path was usable, with the last error of each path.
     pub(crate) fn from_volume_failure(failure: Failure, what: &str, paths: &[PathInfo]) -> Self {
         let mut error = Error::from_failure(failure, what);
         if failure != Failure::Failed(Fault::PathLost) {
@@ -89,7 +89,7 @@ impl Error {
         self
     }
 
-    /// A volume that could not be opened, from what its paths say last. Of a stripe one leg may serve and another not.
+    /// A volume that could not be opened, with the last error of each path. Of a stripe, some legs may be usable.
     pub(crate) fn volume_not_opened(url: &str, paths: &[PathInfo]) -> Self {
         let mut kind = ErrorKind::Failed;
         for path in paths.iter().filter(|path| path.state != PathState::Up) {
@@ -122,12 +122,12 @@ impl Error {
     }
 }
 
-/// Whether a path serves now.
+/// Whether a path is usable now.
 pub(crate) fn serves(path: &PathInfo) -> bool {
     path.state == PathState::Up && path.info.as_ref().is_some_and(|info| info.access.allows_io())
 }
 
-/// Why a volume is not served, from the states of its paths: what each that does not serve says last.
+/// Why a volume is not usable: the last error of each path that is not.
 pub(crate) fn unserved_reason(paths: &[PathInfo]) -> String {
     if paths.is_empty() {
         return "there is no path".to_owned();

@@ -21,7 +21,7 @@ pub use opening::{fetch_secrets, resolve_addresses};
 pub use raw_commands::RawData;
 
 /// Remote volumes on one thread. See the crate.
-/// A loop of the caller's own, which waits for none of its volumes:
+/// An event loop of the caller, which does not block on any volume:
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,10 +64,10 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Sets one up.
+    /// Creates an initiator.
     ///
     /// # Errors
-    /// If the system does not give what it needs.
+    /// If the system does not provide a resource: memory, descriptors, io_uring or epoll.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         let config = Config {
             io: settings.io,
@@ -98,35 +98,35 @@ impl Initiator {
         })
     }
 
-    /// Who we are to targets.
+    /// The names by which targets know this initiator.
     pub fn host_identity(&self) -> &HostIdentity {
         &self.who
     }
 
-    /// How it was set up.
+    /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Which system interface moves the bytes, and why.
+    /// Which system interface does the I/O, and why.
     pub fn io_backend(&self) -> &reactor::IoKind {
         self.inline.io_kind()
     }
 
-    /// What its loop has counted since it was set up.
+    /// Counters of its event loop since it was created.
     pub fn loop_stats(&self) -> reactor::ShardStats {
         self.inline.stats()
     }
 
-    /// Why an operation of a volume failed, in words: if for want of a path, with what its paths say last.
+    /// Why an operation of a volume failed, in words. If no path was usable, with the last error of each path.
     pub fn operation_error(&self, volume: VolumeHandle, failure: volume::Failure, what: &str) -> Error {
         Error::from_volume_failure(failure, what, &self.paths(volume))
     }
 
-    /// What a volume's blocks are like, once its target has told: size and block are not zero.
+    /// The geometry of a volume, once its target has reported it: size and block length are not zero.
     ///
     /// # Errors
-    /// If no path has told yet. Nothing may be concluded then from [`Initiator::geometry`].
+    /// If no path has reported it yet. [`Initiator::geometry`] is then meaningless.
     pub fn known_geometry(&self, volume: VolumeHandle) -> Result<Geometry, Error> {
         let geometry = self.geometry(volume).filter(|geometry| geometry.capacity_bytes() > 0);
         geometry.ok_or_else(|| {
@@ -137,10 +137,10 @@ impl Initiator {
         })
     }
 
-    /// Whether a path serves a volume now.
+    /// Checks that at least one path to a volume is usable now.
     ///
     /// # Errors
-    /// If none does: why not.
+    /// If none is, with the reason.
     pub fn check_served(&self, volume: VolumeHandle) -> Result<(), Error> {
         let paths = self.paths(volume);
         match paths.iter().any(serves) {
@@ -152,7 +152,7 @@ impl Initiator {
         }
     }
 
-    /// What a volume's blocks are like; all zero before it is open.
+    /// The geometry of a volume; all zero before it is open.
     pub fn geometry(&self, volume: VolumeHandle) -> Option<Geometry> {
         self.inline.endpoint().geometry(volume)
     }
@@ -162,8 +162,8 @@ impl Initiator {
         self.inline.endpoint().is_read_only(volume)
     }
 
-    /// What its target says of itself; `None` before it is open. A stripe has a UUID if all of its legs have one;
-    /// else its serial number is its chunk and what each leg is known by, and empty if a leg tells nothing.
+    /// The identity that its target reports; `None` before it is open. A stripe has a UUID if all of its legs have
+    /// one. Otherwise its serial number consists of its chunk and the identity of each leg; empty if a leg has none.
     pub fn info(&self, volume: VolumeHandle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
         let mut info = self.inline.endpoint().info(volume)?;
         if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
@@ -183,37 +183,37 @@ impl Initiator {
         self.inline.take_from_endpoint(|client| client.take_geometry_changed(volume))
     }
 
-    /// Whether the time for which commands of a path may still be carried out after its loss
-    /// ([`PathInfo::lands_for`]) has grown, or is told by its target for the first time, since this was last asked: who
-    /// keeps a record of it for the time after this process writes it again.
+    /// Whether [`PathInfo::lands_for`] of a path (the time for which its commands may still be executed after its loss)
+    /// has grown, or was reported for the first time, since the last call. A caller that records this time for its
+    /// successor then writes the record again.
     pub fn has_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
         self.inline.take_from_endpoint(|client| client.take_lost_command_lifetime_changed(volume))
     }
 
-    /// What has happened to a volume.
+    /// The next event of a volume.
     pub fn poll_event(&mut self, volume: VolumeHandle) -> Option<VolumeEvent> {
         self.inline.take_from_endpoint(|client| client.poll_event(volume))
     }
 
-    /// Memory for a payload. `None`: none is left; ask again when something has ended.
+    /// Memory for a payload of `len` bytes. `None` if none is free: try again when an operation has ended.
     pub fn alloc_payload(&mut self, len: usize) -> Option<SgMut> {
         self.inline.with_endpoint(|_, cx| cx.pool.take_sg(MemoryClass::Wire, len))
     }
 
-    /// Memory for a read whose bytes are looked at once and dropped: it is set aside, and taken from the pool when
-    /// the first of them come ([`buf::Pool::take_sg_later`]).
+    /// Memory for a read whose data is used once and dropped. It is reserved now, and taken from the pool when
+    /// the first bytes arrive ([`buf::Pool::take_sg_later`]).
     pub fn set_aside_payload(&mut self, len: usize) -> Option<SgMut> {
         self.inline.with_endpoint(|_, cx| cx.pool.take_sg_later(MemoryClass::Wire, len))
     }
 
-    /// A name for an operation that no other has had.
+    /// A unique identifier for an operation.
     pub fn next_io_id(&mut self) -> IoId {
         self.next_id += 1;
         IoId(self.next_id)
     }
 
-    /// Starts an operation. It ends by [`Initiator::poll_done`]; it comes back if as many are in work as
-    /// can be, or the volume is not there.
+    /// Starts an operation. [`Initiator::poll_done`] returns it when it has ended. It is given back at once if too many
+    /// are in flight, or if the volume does not exist.
     /// ```no_run
     /// use blockwire_client::{VolumeHandle, Initiator, Io, Op, Span};
     ///
@@ -234,7 +234,7 @@ impl Initiator {
         self.inline.with_endpoint(|client, cx| client.submit(cx, volume, io))
     }
 
-    /// Asks that an operation end early. It still ends by [`Initiator::poll_done`].
+    /// Requests that an operation end early. [`Initiator::poll_done`] still returns it.
     pub fn cancel(&mut self, volume: VolumeHandle, id: IoId) {
         self.inline.with_endpoint(|client, _| client.cancel(volume, id));
     }
@@ -250,9 +250,9 @@ impl Initiator {
         self.inline.take_from_endpoint(|client| client.poll_done(volume))
     }
 
-    /// A volume that [`Initiator::poll_done`] may have something for. It is named again only after more has
-    /// happened to it, so who asks takes all that has ended of it: a loop over thousands of volumes looks
-    /// at those alone that did something.
+    /// A volume for which [`Initiator::poll_done`] may return something. It is returned again only after a new event,
+    /// so the caller must take all completions of it. A loop over thousands of volumes then visits only the active
+    /// ones.
     #[inline]
     pub fn poll_ended_volume(&mut self) -> Option<VolumeHandle> {
         match self.ended.first() {
@@ -261,8 +261,8 @@ impl Initiator {
         }
     }
 
-    /// Moves what is ready, and if that is nothing waits for at most this long (zero: not at all; `None`:
-    /// until something happens).
+    /// Does the I/O that is ready. If there is none, waits for at most this long (zero: does not wait; `None`: until
+    /// something happens).
     #[inline]
     pub fn turn(&mut self, wait: Option<Duration>) {
         self.inline.turn(wait);
@@ -278,15 +278,15 @@ impl Initiator {
         InlineReactor::<Client<AnyPath>>::now()
     }
 
-    /// How long a loop of the caller's own may wait for the descriptor; `None`: as long as it likes.
+    /// How long the caller's event loop may wait for the descriptor; `None`: without limit.
     pub fn descriptor_wait_max(&mut self) -> Option<Duration> {
         self.inline.wait_max()
     }
 
-    /// Ends a volume: what is in work is finished, the target is told.
+    /// Closes a volume: operations in flight are completed, then the sessions are logged out.
     ///
     /// # Errors
-    /// If the target did not let go in time; the volume is closed all the same.
+    /// If the target did not answer in time; the volume is closed anyway.
     pub fn close(&mut self, volume: VolumeHandle) -> Result<(), Error> {
         let grace = self.settings.close_timeout;
         if !self.inline.endpoint().has_paths(volume) {
@@ -314,12 +314,12 @@ impl Initiator {
         }
     }
 
-    /// Lets last words leave.
+    /// Lets the last PDUs be sent.
     fn flush_outgoing(&mut self) {
         (0..2).for_each(|_| self.turn(Some(Duration::ZERO)));
     }
 
-    /// Drops a volume at once.
+    /// Closes a volume at once, without waiting for operations or a logout.
     pub fn drop_volume(&mut self, volume: VolumeHandle) {
         self.inline.with_endpoint(|client, _| client.drop_volume(volume));
         self.ended.retain(|(of, _)| *of != volume);
@@ -328,7 +328,7 @@ impl Initiator {
         self.identities.retain(|(of, _)| *of != volume);
     }
 
-    /// Speaks with the endpoint beneath, for what has no call here.
+    /// Access to the endpoint below, for functions that have no call here.
     pub fn with_client<R>(&mut self, act: impl FnOnce(&mut Client<AnyPath>, &mut Cx<'_>) -> R) -> R {
         self.inline.with_endpoint(act)
     }

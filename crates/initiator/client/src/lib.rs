@@ -1,5 +1,5 @@
-//! The initiator as a library: remote volumes over iSCSI and NVMe/TCP, driven by the thread of who
-//! calls. No kernel module, no daemon, no root.
+//! The initiator as a library: remote volumes over iSCSI and NVMe/TCP, driven by the caller's thread.
+//! It needs no kernel module, no daemon and no root.
 //!
 //! ```no_run
 //! # extern crate blockwire_client as initiator;
@@ -16,12 +16,11 @@
 //! # Ok::<(), initiator::Error>(())
 //! ```
 //!
-//! Beneath these calls, which wait, are those that do not: [`Initiator::alloc_payload`], [`Initiator::submit`],
-//! [`Initiator::turn`], [`Initiator::poll_done`]. Data goes from the socket straight into the memory that
-//! was submitted, and from there to the socket. [`Initiator::as_fd`](std::os::fd::AsFd) is for a loop of the
-//! caller's own.
+//! These calls block. The calls that do not block are [`Initiator::alloc_payload`], [`Initiator::submit`],
+//! [`Initiator::turn`] and [`Initiator::poll_done`]. Data is received directly into the submitted memory,
+//! and sent directly from it. [`Initiator::as_fd`](std::os::fd::AsFd) is for the caller's own event loop.
 //!
-//! Invariant: no call waits longer than the time-outs of the URL and of [`Settings`] say.
+//! Invariant: no call waits longer than the time-outs of the URL and of [`Settings`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

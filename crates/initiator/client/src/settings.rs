@@ -6,7 +6,7 @@ use reactor::IoChoice;
 
 use crate::identity::{IsidChoice, PathIdentity};
 
-/// How an initiator is set up.
+/// Settings of an initiator.
 /// ```
 /// use std::time::Duration;
 /// use blockwire_client::{Initiator, IoChoice, Settings};
@@ -18,24 +18,24 @@ use crate::identity::{IsidChoice, PathIdentity};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which system interface moves the bytes.
+    /// Which system interface does the I/O.
     pub io: IoChoice,
     /// Memory for payloads, in bytes (rounded up to whole MiB).
     pub memory: usize,
-    /// How long a wait may look at memory before it sleeps, in nanoseconds: less latency for more
-    /// processor. 0: never.
+    /// How long a wait polls before it sleeps, in nanoseconds: less latency for more processor time.
+    /// 0: it does not poll.
     pub poll_ns_max: u64,
     /// Which ISID iSCSI targets see.
     pub isid: IsidChoice,
-    /// The paths of a process that is gone ([`Initiator::path_identities`](crate::Initiator::path_identities)), with
-    /// [`IsidChoice::Inherited`]: a path to the same place is the same nexus again, and any other path is another
-    /// one, in whatever order they are opened.
+    /// The paths of a process that has ended ([`Initiator::path_identities`](crate::Initiator::path_identities)), for
+    /// [`IsidChoice::Inherited`]: a path to the same portal becomes the same nexus again, and any other path a
+    /// different one, in whatever order they are opened.
     pub inherited: Vec<PathIdentity>,
-    /// Longest time for a volume to open, beside what its URL says.
+    /// Longest time to open a volume, in addition to the limits of its URL.
     pub open_timeout: Duration,
-    /// Told what is allowed, but probably a mistake, in the URL of a volume that is opened, for people. Never a secret.
+    /// Called with a warning, for people, if the URL of a volume is valid but probably a mistake. Never with a secret.
     pub warn: fn(&str),
-    /// How long [`Initiator::close`](crate::Initiator::close) waits for a polite end.
+    /// How long [`Initiator::close`](crate::Initiator::close) waits for an orderly end.
     pub close_timeout: Duration,
 }
 

@@ -12,7 +12,7 @@ use crate::requester::Requester;
 
 impl Gate {
     /// Reads inline, if the read is admitted now and the backend lends its memory: as if the read had
-    /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
+    /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it.
     #[must_use]
     pub fn read_inline(&mut self, who: &Requester, span: Span) -> Option<Sg> {
         let plain = span.blocks > 0 && self.lends_memory() && self.admit(who, &Op::Read(span)).is_ok();
