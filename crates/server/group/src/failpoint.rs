@@ -31,12 +31,14 @@ pub(crate) enum Failpoint {
     ForwardNotSettled,
     /// The blocklist entry of a predecessor is removed at once.
     EntryRemovedEarly,
+    /// A controller of an expelled instance counts as gone at once.
+    LostNotSettled,
 }
 
 impl Failpoint {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Failpoint; 13] = [
+    pub(crate) const ALL: [Failpoint; 14] = [
         Failpoint::NoBlocklist,
         Failpoint::EntryExpires,
         Failpoint::NoMapWait,
@@ -50,6 +52,7 @@ impl Failpoint {
         Failpoint::ForwardRepeated,
         Failpoint::ForwardNotSettled,
         Failpoint::EntryRemovedEarly,
+        Failpoint::LostNotSettled,
     ];
 }
 

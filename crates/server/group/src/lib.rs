@@ -38,7 +38,9 @@ mod tests;
 pub use codec::Damage;
 pub use group_name::{GroupName, GroupNameError};
 pub use ids::{ExecutionId, GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket, Term, Version};
-pub use link::{Answer, Command, LinkMessage, LinkPayload, PathError, PathState, Snapshot};
+pub use link::{
+    Answer, Command, LinkMessage, LinkPayload, LostController, PathError, PathState, ResetAnswer, Snapshot,
+};
 pub use member::{
     ApplyError, COMMANDS_MAX, HostBindError, Member, MemberConfig, Output, PortError, RestartCause,
     SavedRecord, Timing,

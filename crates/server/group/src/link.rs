@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use volume::{Failure, Geometry, Notice, Op, Outcome, PathAccess, Refusal, Requester, Uuid, VolumeRequest};
 
-use crate::ids::{GroupId, Term};
+use crate::ids::{GroupId, InstanceId, Term};
 
 /// What a command brings, or a read gives, as it crosses between gateways. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,35 @@ pub enum PathError {
     Busy,
     /// The link to the owner was lost. The command was carried out once or not at all, and can no longer be.
     InDoubt,
+}
+
+/// A controller of an NVMe host that its host has lost, and wants to be reset (Cross-Controller Reset, NVMe Base 2.3
+/// §8.3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostController {
+    /// CNTLID.
+    pub cntlid: u16,
+    /// CIU, the Controller Instance Uniquifier, and
+    pub uniquifier: u8,
+    /// CIRN, the Controller Instance Random Number: which life of it.
+    pub random_number: u64,
+    /// The subsystem that it must be of,
+    pub subsystem: Arc<str>,
+    /// and the host: its name,
+    pub host: Arc<str>,
+    /// and its identifier.
+    pub host_id: [u8; 16],
+}
+
+/// How a reset of a controller has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetAnswer {
+    /// None of its commands can be executed any more.
+    Gone,
+    /// It is another host's, or of another subsystem. It was not reset.
+    NotPermitted,
+    /// Nobody knows whether commands of it are executed still.
+    Unknown,
 }
 
 /// What is sent to another member.
@@ -140,6 +169,30 @@ pub enum LinkMessage<P> {
         volume: Uuid,
         /// Its state.
         snapshot: Snapshot,
+    },
+    /// A host of the sender wants this controller of the receiver to be reset.
+    ResetController {
+        /// The sender's number; unique per sender. The same by a later link asks again.
+        number: u64,
+        /// Which.
+        controller: LostController,
+    },
+    /// The answer.
+    ControllerReset {
+        /// The number.
+        number: u64,
+        /// How it has ended.
+        answer: ResetAnswer,
+    },
+    /// Tell when nothing of this instance, which was expelled, is executed any more.
+    SettleInstance {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// The sender executes nothing of this instance any more, and never will.
+    InstanceSettled {
+        /// Which.
+        instance: InstanceId,
     },
     /// The sender serves the group, so nothing of an earlier term is carried out any more. Sent when it begins to serve,
     /// and when a link begins.

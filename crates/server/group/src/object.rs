@@ -298,6 +298,12 @@ impl Allocations {
         its.map(|(at, _)| 1 + at as u16 * CONTROLLER_RANGE)
     }
 
+    /// Who has the range of a controller identifier.
+    pub(crate) fn instance_of(&self, cntlid: u16) -> Option<InstanceId> {
+        let range = cntlid.checked_sub(1)? / CONTROLLER_RANGE;
+        self.ranges.get(usize::from(range)).copied().flatten()
+    }
+
     /// The number of a port.
     pub(crate) fn port(&self, name: &str) -> Option<PortId> {
         self.ports.iter().position(|known| **known == *name).map(|at| PortId(at as u16 + 1))

@@ -77,6 +77,9 @@ pub(crate) struct Register<T: Object> {
     fresh: bool,
     damage: Option<Damage>,
     read: Option<StoreTicket>,
+    /// How many reads were asked for, and the last that has come.
+    asked: u64,
+    seen: u64,
     read_again: Option<Time>,
     swap: Option<PendingSwap<T::Edit>>,
     queue: VecDeque<T::Edit>,
@@ -93,6 +96,8 @@ impl<T: Object> Register<T> {
             fresh: false,
             damage: None,
             read: None,
+            asked: 0,
+            seen: 0,
             read_again: None,
             swap: None,
             queue: VecDeque::new(),
@@ -131,6 +136,16 @@ impl<T: Object> Register<T> {
         self.ask_read(store);
     }
 
+    /// The next read that is asked for: what it gives was there after this call.
+    pub(crate) fn next_read(&self) -> u64 {
+        self.asked + 1
+    }
+
+    /// Whether this read has come, or a later one.
+    pub(crate) fn has_read(&self, number: u64) -> bool {
+        self.seen >= number
+    }
+
     /// Reads it unless a read is under way.
     pub(crate) fn poll_store(&mut self, store: &mut StoreQueue) {
         if self.read.is_none() && self.swap.is_none() {
@@ -139,7 +154,7 @@ impl<T: Object> Register<T> {
     }
 
     fn ask_read(&mut self, store: &mut StoreQueue) {
-        self.read_again = None;
+        (self.read_again, self.asked) = (None, self.asked + 1);
         self.read = Some(store.ask(Waiting::Object(self.name), StoreRequest::Read(self.name)));
     }
 
@@ -251,7 +266,7 @@ impl<T: Object> Register<T> {
                 }
             }
         }
-        self.fresh = true;
+        (self.fresh, self.seen) = (true, self.asked);
         self.events.push_back(RegisterEvent::Read);
         if self.swap.as_ref().is_some_and(|swap| swap.stage == SwapStage::Mismatched) {
             self.settle_mismatch(store.me);

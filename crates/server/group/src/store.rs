@@ -109,6 +109,8 @@ pub(crate) enum Waiting {
     Lock(GroupId, Uuid),
     /// A handover: a lock.
     Unlock(GroupId, Uuid),
+    /// That an expelled instance is barred, or the map in which it is.
+    Departure(InstanceId),
     /// The removal of a predecessor's entry.
     Removal(InstanceId),
     /// Nothing.

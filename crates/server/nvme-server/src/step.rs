@@ -135,6 +135,8 @@ pub enum ControllerResetAnswer {
     NotPermitted,
     /// Too many wait for controllers of this shard to end.
     Busy,
+    /// It is, or was, at another gateway, and nobody knows whether commands of it are executed still.
+    Unknown,
 }
 
 /// Why a volume was not formatted.

@@ -1,6 +1,9 @@
 //! The messages between members as bytes. A number that stands before a variant is never given to another.
 
-use group::{Answer, Command, GroupId, LinkMessage, LinkPayload, Snapshot, Term};
+use group::{
+    Answer, Command, GroupId, InstanceId, LinkMessage, LinkPayload, LostController, ResetAnswer, Snapshot,
+    Term,
+};
 use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{
     Durability, Extent, Failure, Fault, Geometry, Identity, Notice, NoticeCause, NoticeReceivers, Op,
@@ -83,7 +86,7 @@ macro_rules! wire_numbers {
     )*};
 }
 
-wire_numbers!(GroupId, Key, PortId, Term, Uuid);
+wire_numbers!(GroupId, InstanceId, Key, PortId, Term, Uuid);
 
 wire_enum! { LinkMessage<LinkPayload> as LinkMessage {
     0 KeepAlive { store_silent },
@@ -95,7 +98,13 @@ wire_enum! { LinkMessage<LinkPayload> as LinkMessage {
     6 NoticesSoFar { group, term, sequence },
     7 Busy { number },
     8 Snapshot { group, term, volume, snapshot },
+    9 ResetController { number, controller },
+    10 ControllerReset { number, answer },
+    11 SettleInstance { instance },
+    12 InstanceSettled { instance },
 } }
+
+wire_enum! { ResetAnswer as ResetAnswer { 0 Gone, 1 NotPermitted, 2 Unknown, } }
 
 wire_enum! { Command<LinkPayload> as Command {
     0 Io { op, payload },
@@ -282,6 +291,7 @@ impl Wire for Snapshot {
     }
 }
 
+wire_struct!(LostController { cntlid, uniquifier, random_number, subsystem, host, host_id });
 wire_struct!(Notice { to, cause });
 wire_struct!(Requester { identity, port, read_only });
 wire_struct!(RegistrationRequest { mode, current, new, also, ports, nqn, persist });

@@ -37,7 +37,7 @@ use crate::store::GroupKey;
 use wire::{Malformed, Reader, Wire};
 
 /// The version of messages and hello. Both sides must have the same.
-pub const LINK_VERSION: u16 = 2;
+pub const LINK_VERSION: u16 = 3;
 /// The longest body of a frame: a payload (a host transfers 1 MiB at most; a compare-and-write has twice what it writes)
 /// and what stands around it, or notices for 1,024 registrants.
 pub const FRAME_MAX: usize = (2 << 20) + (512 << 10);

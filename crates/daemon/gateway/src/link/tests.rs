@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use group::{Answer, Command, GroupId, LinkMessage, LinkPayload, Snapshot, Term};
+use group::{
+    Answer, Command, GroupId, LinkMessage, LinkPayload, LostController, ResetAnswer, Snapshot, Term,
+};
 use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{
     Durability, Extent, Failure, Fault, Geometry, Identity, Notice, NoticeCause, NoticeReceivers, Op,
@@ -263,7 +265,20 @@ fn messages() -> Vec<Message> {
         LinkMessage::Notices { group, term, sequence: 9, volume, notices: notices() },
         LinkMessage::NoticesSoFar { group, term, sequence: 10 },
         LinkMessage::Snapshot { group, term, volume, snapshot: snapshot() },
+        LinkMessage::SettleInstance { instance: InstanceId(7) },
+        LinkMessage::InstanceSettled { instance: InstanceId(u64::MAX) },
     ]);
+    let controller = LostController {
+        cntlid: 65,
+        uniquifier: 3,
+        random_number: u64::MAX,
+        subsystem: "nqn.2026-11.io.blockwire:db".into(),
+        host: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
+        host_id: [9; 16],
+    };
+    messages.push(LinkMessage::ResetController { number: 11, controller });
+    let answers = [ResetAnswer::Gone, ResetAnswer::NotPermitted, ResetAnswer::Unknown];
+    messages.extend(answers.map(|answer| LinkMessage::ControllerReset { number: 12, answer }));
     messages
 }
 

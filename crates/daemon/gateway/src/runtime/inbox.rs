@@ -11,7 +11,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use group::{
-    Answer, Command, ExecutionId, GroupId, InstanceId, LinkPayload, PortError, RequestId, Snapshot, Term,
+    Answer, Command, ExecutionId, GroupId, InstanceId, LinkPayload, LostController, PortError, RequestId,
+    ResetAnswer, Snapshot, Term,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use volume::{Notice, PortId, Requester, Uuid};
@@ -81,6 +82,11 @@ pub enum RuntimeRequest {
     BindHost(RequestId, [u8; 16], Arc<str>),
     /// It is gone from here.
     ReleaseHost([u8; 16]),
+    /// A host wants a controller of its own to be reset that it has lost;
+    /// [`Output::ControllerReset`](group::Output::ControllerReset) answers.
+    ResetController(RequestId, LostController),
+    /// The end of an [`Output::ResetController`](group::Output::ResetController) of this number.
+    ControllerReset(u64, ResetAnswer),
     /// Hands all groups to other gateways and takes none. Told when the last one is given.
     Drain(SyncSender<()>),
     /// Takes groups again.

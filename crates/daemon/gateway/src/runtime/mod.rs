@@ -64,7 +64,7 @@ impl MemberStore for Arc<GroupStore> {
 /// What this gateway serves to its hosts. Called by the runtime's thread; it must not wait.
 pub trait GroupTarget: Send {
     /// Something for the target: `Open`, `Quiesce`, `Close`, `Execute`, `Answer`, `Path`, `Snapshot`, `Notices`,
-    /// `NoticesLost`, `RecordStored`, `HostBound`, `ControllerIds`, `NoControllerIds`, `Configuration`, `NotDrained`, `Damaged`,
+    /// `NoticesLost`, `RecordStored`, `ResetController`, `ControllerReset`, `HostBound`, `ControllerIds`, `NoControllerIds`, `Configuration`, `NotDrained`, `Damaged`,
     /// `Restart`. No others come.
     fn handle_output(&mut self, output: Output<LinkPayload>);
 
@@ -295,6 +295,10 @@ impl<S: MemberStore, T: GroupTarget> Driver<S, T> {
             RuntimeRequest::AllocateControllerIds => member.allocate_controller_ids(now),
             RuntimeRequest::BindHost(id, host, name) => member.bind_host(now, id, host, &name),
             RuntimeRequest::ReleaseHost(host) => member.release_host(now, host),
+            RuntimeRequest::ResetController(id, controller) => member.reset_controller(now, id, controller),
+            RuntimeRequest::ControllerReset(number, answer) => {
+                member.handle_controller_reset(now, number, answer);
+            }
             RuntimeRequest::Drain(told) => {
                 self.drains.push(told);
                 member.drain(now);

@@ -39,6 +39,11 @@ pub(super) enum Source {
 }
 
 impl Source {
+    /// Whether it is a forward of this member.
+    pub(super) fn is_of(&self, of: InstanceId) -> bool {
+        matches!(self, Source::Peer { instance, .. } if *instance == of)
+    }
+
     /// Whether it is a forward of this member that came by another link.
     pub(super) fn is_of_earlier_link(&self, of: InstanceId, now: LinkId) -> bool {
         matches!(self, Source::Peer { instance, link, .. } if *instance == of && *link != now)
@@ -119,7 +124,7 @@ impl<P: Clone> Member<P> {
                 }
             }
         }
-        if handing_over {
+        if handing_over || self.is_settling() {
             self.turn(now);
         }
     }

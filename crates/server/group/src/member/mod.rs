@@ -19,6 +19,7 @@ mod numbers;
 mod output;
 mod peers;
 mod removals;
+mod resets;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,6 +47,7 @@ pub use numbers::{ApplyError, HostBindError, PortError};
 pub use output::{Output, RestartCause, SavedRecord};
 use peers::Peer;
 use removals::Removal;
+use resets::Resets;
 use takeover::Takeover;
 
 /// An ANA group as this instance sees it.
@@ -131,6 +133,7 @@ pub struct Member<P> {
     drain_told: bool,
     /// Dead instances of this gateway whose blocklist entries are being removed.
     removals: BTreeMap<InstanceId, Removal>,
+    resets: Resets,
     configuration_told: u64,
     /// Why it has ended, until that is put out.
     restart: Option<RestartCause>,
@@ -180,6 +183,7 @@ impl<P: Clone> Member<P> {
             draining: false,
             drain_told: false,
             removals: BTreeMap::new(),
+            resets: Resets::default(),
             configuration_told: 0,
             restart: None,
             wake: None,
@@ -268,6 +272,7 @@ impl<P: Clone> Member<P> {
             Waiting::Lock(group, volume) => self.lock_reply(now, group, volume, reply),
             Waiting::Unlock(group, volume) => self.unlock_reply(now, group, volume, reply),
             Waiting::Removal(gone) => self.removal_reply(now, gone, reply),
+            Waiting::Departure(gone) => self.departure_reply(now, gone, ticket, reply),
             Waiting::Nobody => return,
         }
         self.turn(now);
@@ -398,6 +403,7 @@ impl<P: Clone> Member<P> {
         self.outputs.clear();
         self.forwards.clear();
         self.executions.clear();
+        self.resets = Resets::default();
         self.groups.values_mut().for_each(|group| group.held.clear());
     }
 
@@ -426,6 +432,7 @@ impl<P: Clone> Member<P> {
                 return;
             }
         }
+        self.run_resets(now);
         self.balance(now);
         self.tell_drained();
         self.collect_timeouts();

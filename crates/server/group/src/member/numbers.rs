@@ -167,6 +167,14 @@ impl<P: Clone> Member<P> {
         self.turn(now);
     }
 
+    /// Whether a controller identifier is in a range of this instance.
+    pub(super) fn has_controller_id(&self, cntlid: u16) -> bool {
+        self.requests
+            .ranges
+            .iter()
+            .any(|first| (*first..first.saturating_add(CONTROLLER_RANGE)).contains(&cntlid))
+    }
+
     pub(super) fn want_range(&mut self) {
         let has = self.requests.ranges.len();
         let edit = AllocationsEdit::Range { instance: self.me, has };

@@ -7,7 +7,9 @@ use volume::{Notice, PortId, Requester, Uuid};
 
 use crate::codec::Damage;
 use crate::ids::{ExecutionId, GroupId, InstanceId, LinkId, RequestId, StoreTicket, Term};
-use crate::link::{Answer, Command, LinkMessage, PathError, PathState, Snapshot};
+use crate::link::{
+    Answer, Command, LinkMessage, LostController, PathError, PathState, ResetAnswer, Snapshot,
+};
 use crate::member::numbers::{ApplyError, HostBindError, PortError};
 use crate::store::{ObjectName, StoreRequest};
 
@@ -119,6 +121,22 @@ pub enum Output<P> {
     },
     /// All controller identifiers are given. New controllers are refused.
     NoControllerIds,
+    /// Reset one of this gateway's own controllers, for a host that has lost it;
+    /// [`Member::handle_controller_reset`](crate::Member::handle_controller_reset) tells when none of its commands can be
+    /// executed any more.
+    ResetController {
+        /// Names the reset.
+        number: u64,
+        /// Which.
+        controller: LostController,
+    },
+    /// The answer to [`Member::reset_controller`](crate::Member::reset_controller).
+    ControllerReset {
+        /// The request.
+        id: RequestId,
+        /// How it ended.
+        answer: ResetAnswer,
+    },
     /// The answer to [`Member::allocate_port`](crate::Member::allocate_port).
     Port {
         /// The request.

@@ -138,6 +138,16 @@ impl<P: Clone> Member<P> {
                     self.outputs.push_back(Output::Notices { volume, notices });
                 }
             }
+            LinkMessage::ResetController { number, controller } => {
+                self.handle_reset(link, number, controller);
+            }
+            LinkMessage::ControllerReset { number, answer } => {
+                self.handle_reset_answer(link, number, answer);
+            }
+            LinkMessage::SettleInstance { instance: gone } => self.handle_settle_instance(now, link, gone),
+            LinkMessage::InstanceSettled { instance: gone } => {
+                self.handle_instance_settled(now, instance, link, gone);
+            }
             LinkMessage::NoticesSoFar { group, term, sequence } => {
                 self.notices_follow(instance, group, term, sequence, sequence + 1);
                 if let Some(group) = self.groups.get_mut(&group) {

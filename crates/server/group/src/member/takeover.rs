@@ -28,7 +28,7 @@ use crate::register::RegisterEvent;
 use crate::store::{ObjectName, StoreReply, StoreRequest, Waiting};
 
 /// How long an entry of the blocklist lasts: a year.
-const BLOCKLIST_EXPIRY: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const BLOCKLIST_EXPIRY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A group that is being taken.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ enum Step {
 
 /// A request that is repeated until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+pub(super) enum Ask {
     /// When to ask.
     At(Time),
     /// Asked.
@@ -88,6 +88,12 @@ impl Takeover {
     /// Whether this instance has the term, so that disks are being locked.
     pub(super) fn has_term(&self) -> bool {
         self.has_term
+    }
+
+    /// Whether it is about to bar this instance.
+    pub(super) fn will_bar(&self, instance: InstanceId) -> bool {
+        let before = matches!(self.step, Step::Confirming | Step::Expelling | Step::Blocklisting(_));
+        before && self.target == Some(instance)
     }
 }
 
@@ -477,6 +483,7 @@ impl<P: Clone> Member<P> {
         let asked = Ask::Asked(ticket);
         match (&takeover.step, reply) {
             (Step::Blocklisting(ask), StoreReply::Blocklisted(map)) if *ask == asked => {
+                self.resets.note_barred(takeover.target, map);
                 takeover.fence = takeover.fence.max(map);
                 takeover.step = Step::AwaitingMap(Ask::At(now));
             }

@@ -45,6 +45,8 @@ testkit::tally! {
         notices,
         /// Configurations applied.
         applied,
+        /// Controllers of lost gateways of which it was told that they are gone.
+        resets,
         /// Checks of order that were given up.
         undecided,
         /// Histories in which every group was served at the end.
@@ -108,6 +110,8 @@ pub(super) struct Checks {
     dead: BTreeMap<u64, &'static str>,
     /// Writes answered as in doubt.
     doubtful: BTreeSet<u64>,
+    /// Writes of gateways that have ended without an answer.
+    lost: BTreeMap<InstanceId, Vec<u64>>,
     /// Hosts that were preempted, until a record admits them again.
     fenced: BTreeSet<(Uuid, u8)>,
     /// The latest term that was served while it was the group's.
@@ -305,6 +309,32 @@ impl Checks {
             Answered::Refused => self.tally.conflicts += 1,
             Answered::Path(_) | Answered::Lost => {}
         }
+    }
+
+    /// A gateway has ended before it has answered this.
+    pub(super) fn lost(&mut self, at: InstanceId, ask: &Pending) {
+        if let Ask::Write(_, value) = ask.what {
+            self.lost.entry(at).or_default().push(value);
+        }
+    }
+
+    /// A controller of this instance, or of a gateway that has ended.
+    pub(super) fn controller_of(&self, instance: InstanceId) -> Option<u16> {
+        self.ranges.iter().find(|(_, by)| **by == instance).map(|(id, _)| *id)
+    }
+
+    /// The controllers of an instance are gone, and with them what its hosts had under way: these, and what was lost.
+    pub(super) fn controllers_gone(&mut self, at: InstanceId, pending: impl Iterator<Item = Ask>) {
+        let pending = pending.filter_map(|ask| match ask {
+            Ask::Write(_, value) => Some(value),
+            _ => None,
+        });
+        for value in pending.chain(self.lost.get(&at).into_iter().flatten().copied()) {
+            if !self.landed.contains(&value) {
+                self.dead.insert(value, "of a controller that is gone");
+            }
+        }
+        self.tally.resets += 1;
     }
 
     pub(super) fn range(&mut self, by: InstanceId, first: u16, count: u16) {

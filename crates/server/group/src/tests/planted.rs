@@ -25,7 +25,7 @@ fn steps(
 /// What makes it likely that a bug shows.
 fn plan(bug: Failpoint, seed: u64) -> Plan {
     let mut rng = SimRng::new(seed);
-    let plan = Plan { bug: Some(bug), hosts: 4, clocks: vec![1000; 3], ..Plan::new(seed) };
+    let plan = Plan { bug: Some(bug), hosts: 4, clocks: vec![1000; 3], resets: false, ..Plan::new(seed) };
     let any = |rng: &mut SimRng| rng.below(3) as usize;
     let pauses = |rng: &mut SimRng, ms| {
         steps(rng, (ms, ms + 3000), |rng, at| vec![(at, Step::Pause { gateway: any(rng), ms })])
@@ -38,6 +38,13 @@ fn plan(bug: Failpoint, seed: u64) -> Plan {
         Failpoint::EntryExpires => Plan { script: pauses(&mut rng, 9500), lazy: 5, ..plan },
         Failpoint::NoBlocklist => Plan { script: pauses(&mut rng, 4000), ..plan },
         Failpoint::NoMapWait => Plan { script: pauses(&mut rng, 4000), lazy: 60_000, ..plan },
+        // A command of the lost gateway is with the owner, or was on its way to the store.
+        Failpoint::LostNotSettled => {
+            let script = steps(&mut rng, (500, 2500), |rng, at| {
+                vec![(at, Step::Kill { gateway: any(rng), silent: false, ms: 300 })]
+            });
+            Plan { script, late: 60, resets: true, ..plan }
+        }
         Failpoint::EntryRemovedEarly => {
             let script = steps(&mut rng, (500, 2500), |rng, at| {
                 vec![(at, Step::Kill { gateway: any(rng), silent: false, ms: 300 })]
@@ -67,6 +74,7 @@ fn harm(bug: Failpoint) -> &'static [&'static str] {
     match bug {
         Failpoint::NoBlocklist | Failpoint::EntryExpires | Failpoint::NoMapWait => &["stale block"],
         Failpoint::EntryRemovedEarly => &["stale block"],
+        Failpoint::LostNotSettled => &["a write that was of a controller that is gone"],
         Failpoint::OldOwnerKept => &["stale block"],
         Failpoint::MapNotSpread => &["stale block", "a write of a preempted host after GOOD"],
         Failpoint::RecordsNotRead => &["stale record"],

@@ -8,7 +8,8 @@ use crate::object::INSTANCES_PER_GATEWAY;
 /// Three gateways whose clocks are right, on a store that answers.
 fn plan(seed: u64, groups: usize, script: Vec<(u64, Step)>) -> Plan {
     let clocks = vec![1000; 3];
-    Plan { seed, groups, hosts: 3, clocks, lazy: 60_000, unknown: 0, late: 0, script, bug: None }
+    let resets = false;
+    Plan { seed, groups, hosts: 3, clocks, lazy: 60_000, unknown: 0, late: 0, script, resets, bug: None }
 }
 
 /// Plays until the groups are balanced, and says who serves group 1.

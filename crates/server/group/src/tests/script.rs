@@ -82,6 +82,8 @@ pub(super) struct Plan {
     /// Of a thousand operations, so many arrive seconds late.
     pub(super) late: u32,
     pub(super) script: Vec<(u64, Step)>,
+    /// Whether hosts have controllers reset that they have lost.
+    pub(super) resets: bool,
     pub(super) bug: Option<Failpoint>,
 }
 
@@ -101,7 +103,8 @@ impl Plan {
             (0..steps).map(|_| (rng.between(500, FAULTS_END), Self::step(&mut rng, gateways))).collect();
         script.sort_by_key(|(at, _)| *at);
         let hosts = rng.between(2, 4) as usize;
-        Plan { seed, groups, hosts, clocks, lazy, unknown, late, script, bug: None }
+        let resets = rng.chance_permille(500);
+        Plan { seed, groups, hosts, clocks, lazy, unknown, late, script, resets, bug: None }
     }
 
     fn step(rng: &mut SimRng, gateways: usize) -> Step {

@@ -48,7 +48,7 @@ pub(super) fn start_reset(
 }
 
 impl Server {
-    /// One of so many shards has answered ([`ControllerStep::ResetController`]).
+    /// One of so many has answered, each shard and the group of gateways, if there is one ([`ControllerStep::ResetController`]).
     pub fn handle_reset_answer(
         &mut self,
         cx: &mut Cx<'_>,
@@ -64,6 +64,7 @@ impl Server {
             ControllerResetAnswer::Gone => {}
             ControllerResetAnswer::NotPermitted => *status = Status::INVALID_FIELD.with_do_not_retry(),
             ControllerResetAnswer::Busy => *status = Status::CROSS_CONTROLLER_RESET_LIMIT_EXCEEDED,
+            ControllerResetAnswer::Unknown => *status = Status::INTERNAL_ERROR.with_do_not_retry(),
         }
         let (is_complete, status) = (*answers >= shards, *status);
         if !is_complete {

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use endpoint::ShardId;
-use group::{Answer, Command, ExecutionId, HostBindError, LinkPayload, PathError, PathState, Snapshot, Term};
+use group::{
+    Answer, Command, ExecutionId, HostBindError, LinkPayload, LostController, PathError, PathState,
+    ResetAnswer, Snapshot, Term,
+};
 use volume::{Geometry, Notice, PathAccess, PortId, Requester, View, VolumeId};
 
 /// From a shard, to the control plane.
@@ -68,6 +71,23 @@ pub enum ToGateway {
     ReleaseHost {
         /// The identifier.
         host: [u8; 16],
+    },
+    /// A host wants one of its controllers to be reset, wherever it is: for `group::Member::reset_controller`.
+    /// [`FromGateway::ControllerReset`] answers.
+    ResetController {
+        /// Who asks.
+        from: ShardId,
+        /// Its number there.
+        number: u64,
+        /// Which.
+        controller: LostController,
+    },
+    /// The end of [`FromGateway::ResetController`].
+    ControllerReset {
+        /// As it was asked.
+        number: u64,
+        /// How it ended.
+        answer: ResetAnswer,
     },
     /// The owner object's state, after each change and after it was opened, and who must hear of the change.
     Publish {
@@ -175,6 +195,22 @@ pub enum FromGateway {
         number: u64,
         /// Whether the host may connect.
         result: Result<(), HostBindError>,
+    },
+    /// A host of another gateway wants a controller of this one to be reset. To shard 0; [`ToGateway::ControllerReset`]
+    /// answers.
+    ResetController {
+        /// Names the reset.
+        number: u64,
+        /// Which.
+        controller: LostController,
+    },
+    /// Of [`ToGateway::ResetController`], to the shard that has asked. Of a controller of this gateway's shards only these
+    /// know.
+    ControllerReset {
+        /// The shard's number.
+        number: u64,
+        /// How it ended at the other gateways.
+        answer: ResetAnswer,
     },
     /// A [`ToGateway::Store`] is durable.
     Stored {

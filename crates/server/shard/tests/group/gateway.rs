@@ -235,6 +235,13 @@ impl Gateway {
                 self.member.bind_host(now, RequestId(number), host, &nqn);
             }
             ToGateway::ReleaseHost { host } => self.member.release_host(now, host),
+            ToGateway::ResetController { from, number, controller } => {
+                let id = RequestId(u64::from(from.0) << 48 | number);
+                self.member.reset_controller(now, id, controller);
+            }
+            ToGateway::ControllerReset { number, answer } => {
+                self.member.handle_controller_reset(now, number, answer);
+            }
             ToGateway::Publish { volume, term, snapshot, notices } => {
                 self.member.publish(now, uuid_of(volume), term, snapshot, notices);
             }
@@ -328,6 +335,15 @@ impl Gateway {
             Output::HostBound { id, result } => {
                 let message = FromGateway::HostBound { number: id.0, result };
                 self.world.send_message(ShardId(0), Message::FromGateway(Box::new(message)));
+            }
+            Output::ResetController { number, controller } => {
+                let message = FromGateway::ResetController { number, controller };
+                self.world.send_message(ShardId(0), Message::FromGateway(Box::new(message)));
+            }
+            Output::ControllerReset { id, answer } => {
+                let (shard, number) = (ShardId((id.0 >> 48) as u16), id.0 & ((1 << 48) - 1));
+                let message = FromGateway::ControllerReset { number, answer };
+                self.world.send_message(shard, Message::FromGateway(Box::new(message)));
             }
             Output::Port { .. } | Output::Applied { .. } => {}
             Output::Drained | Output::NotDrained(_) => {}

@@ -7,5 +7,6 @@ mod history;
 mod hosts;
 mod image;
 mod planted;
+mod resets;
 mod scenarios;
 mod store;

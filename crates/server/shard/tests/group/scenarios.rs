@@ -416,29 +416,6 @@ fn commands_without_an_owner_end_as_errors_of_the_path() {
     assert!(nvme.read(&mut cluster, 0, 5, 1) == block(0), "it was not carried out");
 }
 
-/// A controller is reset by one of the same gateway. What another gateway has it cannot end: it may not be told that
-/// nothing of it can land any more.
-#[test]
-fn a_controller_of_another_gateway_is_not_said_to_be_reset() {
-    let mut cluster = Cluster::new(Plan::new(3));
-    let mut hosts: Vec<Host> = [0, 0, 1].map(|at| Host::nvme(&mut cluster, at, 0x21)).into();
-    let mut identify = nvme_sqe(0x06, 0);
-    (identify.nsid, identify.cdw10[0]) = (U32::new(0), U32::new(1));
-    let (status, _, data) = hosts[0].ask_queue(&mut cluster, 0, identify, &[], 4096);
-    assert!(status.is_success());
-    let reset = nvme::ControllerInstance {
-        cntlid: u16::from_le_bytes(data[78..80].try_into().unwrap()),
-        uniquifier: data[135],
-        random_number: u64::from_le_bytes(data[136..144].try_into().unwrap()),
-    };
-    let elsewhere = hosts[2].ask_queue(&mut cluster, 0, reset.to_reset_sqe(), &[], 0);
-    assert_eq!(elsewhere.0, nvme::Status::INVALID_FIELD.with_do_not_retry());
-    // It works on.
-    assert_eq!(hosts[0].write(&mut cluster, 0, 0, block(1)), End::Good(vec![]));
-    let here = hosts[1].ask_queue(&mut cluster, 0, reset.to_reset_sqe(), &[], 0);
-    assert!(here.0.is_success() && here.1 & 1 == 1, "{here:?}");
-}
-
 /// A format is begun by the gateway that owns the volume. No other could end it once it is lost, and the volume would
 /// stay closed.
 #[test]

@@ -110,6 +110,13 @@ impl ShardChannel {
             ToGateway::ReleaseHost { host } => {
                 self.inbox.post(RuntimeRequest::ReleaseHost(host));
             }
+            ToGateway::ResetController { from, number, controller } => {
+                let id = request_id(from.0, number);
+                self.inbox.post(RuntimeRequest::ResetController(id, controller));
+            }
+            ToGateway::ControllerReset { number, answer } => {
+                self.inbox.post(RuntimeRequest::ControllerReset(number, answer));
+            }
             ToGateway::Store { volume, term, ticket, bytes } => {
                 let Some(volume) = uuid(&state, volume) else { return };
                 self.inbox.post(RuntimeRequest::StoreRecord { volume, term, ticket, bytes });
@@ -160,8 +167,7 @@ impl ShardChannel {
                 self.execute(state, execution, volume, (who, command));
             }
             Output::Answer { id, result } => {
-                let shard = ShardId((id.0 >> SHARD_SHIFT) as u16);
-                let number = id.0 & ((1 << SHARD_SHIFT) - 1);
+                let (shard, number) = request_of(id);
                 state.post(shard, FromGateway::Answer { number, result });
             }
             Output::Path { group, state: path } => {
@@ -205,6 +211,13 @@ impl ShardChannel {
             }
             Output::HostBound { id, result } => {
                 state.post(DIRECTORY_SHARD, FromGateway::HostBound { number: id.0, result });
+            }
+            Output::ResetController { number, controller } => {
+                state.post(DIRECTORY_SHARD, FromGateway::ResetController { number, controller });
+            }
+            Output::ControllerReset { id, answer } => {
+                let (shard, number) = request_of(id);
+                state.post(shard, FromGateway::ControllerReset { number, answer });
             }
             Output::Configuration { .. } => {}
             // The runtime keeps these to itself.
@@ -309,6 +322,11 @@ impl GroupTarget for Target {
             }
         }
     }
+}
+
+/// The shard of a request, and its number there: the reverse of [`request_id`].
+fn request_of(id: RequestId) -> (ShardId, u64) {
+    (ShardId((id.0 >> SHARD_SHIFT) as u16), id.0 & ((1 << SHARD_SHIFT) - 1))
 }
 
 fn object_text(object: &ObjectName) -> String {

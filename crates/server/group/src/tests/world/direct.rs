@@ -75,3 +75,32 @@ impl World {
         }
     }
 }
+
+impl World {
+    /// Does what a target wants.
+    pub(super) fn wants(&mut self, gateway: usize, wants: Vec<Want>) {
+        for want in wants {
+            let now = self.local(gateway);
+            let Some(process) = &mut self.gateways[gateway].process else { return };
+            let instance = process.instance;
+            match want {
+                Want::Executed(execution, answer) if direct::is_own(execution) => {
+                    process.direct.end(execution);
+                    self.host_answer(direct::command_of(execution), Self::as_seen(Ok(answer)));
+                    self.tell_quiesced(gateway);
+                }
+                Want::Executed(execution, answer) => process.member.handle_executed(now, execution, answer),
+                Want::Io(io) => {
+                    let delay = self.rng.below(2 * MS);
+                    self.after(delay, Event::Send(instance, Sending::Io(io)));
+                }
+                Want::Store(volume, term, ticket, bytes) => {
+                    process.member.store_record(now, volume, term, ticket, &bytes)
+                }
+                Want::Publish(volume, term, snapshot, notices) => {
+                    process.member.publish(now, volume, term, snapshot, notices);
+                }
+            }
+        }
+    }
+}

@@ -18,7 +18,7 @@ use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{Durability, Op, PortId, Requester, Span, Uuid, VolumeRequest};
 
 use crate::ids::{ExecutionId, GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket, Term};
-use crate::link::{Answer, Command, LinkMessage, PathState, Snapshot};
+use crate::link::{Answer, Command, LinkMessage, PathState, ResetAnswer, Snapshot};
 use crate::member::{Member, MemberConfig, Output, RestartCause, Timing};
 use crate::object::{Members, Membership, Ownership};
 use crate::register::peek;
@@ -52,6 +52,7 @@ enum Input {
     Port(u64, u8),
     Bind(u64, u8, u8),
     Expel(InstanceId),
+    Reset(u64, u16, InstanceId),
     Groups,
     Quiesced(GroupId, u64),
 }
@@ -100,6 +101,8 @@ struct Process {
     direct: direct::Direct,
     /// The state of volumes at their owners, as it was told last.
     shown: BTreeMap<Uuid, (Term, Snapshot)>,
+    /// Resets of controllers, and whose they are.
+    resetting: BTreeMap<u64, InstanceId>,
 }
 
 #[derive(Debug)]
@@ -456,6 +459,10 @@ impl World {
                 member.bind_host(now, RequestId(id), [host; 16], &format!("nqn{nqn}"));
             }
             Input::Expel(lost) => member.expel(now, lost),
+            Input::Reset(id, cntlid, lost) => {
+                process.resetting.insert(id, lost);
+                member.reset_controller(now, RequestId(id), processes::controller(cntlid));
+            }
             Input::Groups => member.set_groups(now, &self.layout),
         }
         self.drain_outputs(gateway);
@@ -560,36 +567,14 @@ impl World {
                 process.paths.insert(group, state);
             }
             Output::NotDrained(_) => {}
+            Output::ResetController { number, .. } => {
+                process.member.handle_controller_reset(now, number, ResetAnswer::NotPermitted);
+            }
+            Output::ControllerReset { id, answer } => self.controller_reset(gateway, id.0, answer),
             Output::Damaged { object, .. } => {
                 self.damaged.insert(object);
             }
             Output::NoControllerIds => panic!("{output:?}"),
-        }
-    }
-
-    fn wants(&mut self, gateway: usize, wants: Vec<Want>) {
-        for want in wants {
-            let now = self.local(gateway);
-            let Some(process) = &mut self.gateways[gateway].process else { return };
-            let instance = process.instance;
-            match want {
-                Want::Executed(execution, answer) if direct::is_own(execution) => {
-                    process.direct.end(execution);
-                    self.host_answer(direct::command_of(execution), Self::as_seen(Ok(answer)));
-                    self.tell_quiesced(gateway);
-                }
-                Want::Executed(execution, answer) => process.member.handle_executed(now, execution, answer),
-                Want::Io(io) => {
-                    let delay = self.rng.below(2 * MS);
-                    self.after(delay, Event::Send(instance, Sending::Io(io)));
-                }
-                Want::Store(volume, term, ticket, bytes) => {
-                    process.member.store_record(now, volume, term, ticket, &bytes)
-                }
-                Want::Publish(volume, term, snapshot, notices) => {
-                    process.member.publish(now, volume, term, snapshot, notices);
-                }
-            }
         }
     }
 }

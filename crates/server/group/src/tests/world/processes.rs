@@ -2,7 +2,14 @@
 
 use super::*;
 use crate::ids::Term;
+use crate::link::LostController;
 use crate::tests::target::{restore, snapshot_of};
+
+/// A controller by its number; the rest is for targets.
+pub(super) fn controller(cntlid: u16) -> LostController {
+    let [subsystem, host] = ["", ""].map(Arc::from);
+    LostController { cntlid, uniquifier: 1, random_number: 1, subsystem, host, host_id: [1; 16] }
+}
 
 impl World {
     pub(super) fn start(&mut self, gateway: usize) {
@@ -37,6 +44,7 @@ impl World {
             paths: BTreeMap::new(),
             direct: direct::Direct::default(),
             shown: BTreeMap::new(),
+            resetting: BTreeMap::new(),
         };
         let place = &mut self.gateways[gateway];
         (place.process, place.silent) = (Some(process), false);
@@ -50,7 +58,11 @@ impl World {
         self.gateways[gateway].silent = silent;
         let lost: Vec<u64> =
             self.pending.iter().filter(|(_, (at, _))| *at == process.instance).map(|(id, _)| *id).collect();
+        self.reset_controllers_of(process.instance);
         for id in lost {
+            if let Some((at, ask)) = self.pending.get(&id) {
+                self.checks.lost(*at, ask);
+            }
             self.host_answer(id, Answered::Lost);
         }
         for (id, link) in &mut self.links {
@@ -72,6 +84,29 @@ impl World {
             }
         }
         self.draining.remove(&process.instance);
+    }
+
+    /// Hosts have lost a gateway, and have others reset their controllers there.
+    pub(super) fn reset_controllers_of(&mut self, lost: InstanceId) {
+        let Some(cntlid) = self.checks.controller_of(lost).filter(|_| self.plan.resets) else { return };
+        for gateway in 0..self.gateways.len() {
+            let Some(instance) = self.instance_of(gateway).filter(|instance| *instance != lost) else {
+                continue;
+            };
+            self.number += 1;
+            let (input, delay) = (Input::Reset(self.number, cntlid, lost), self.rng.below(3000) * MS);
+            self.after(delay, Event::Input(instance, input));
+        }
+    }
+
+    /// A gateway says of a controller of a lost one that it is gone.
+    pub(super) fn controller_reset(&mut self, gateway: usize, id: u64, answer: ResetAnswer) {
+        let Some(process) = &mut self.gateways[gateway].process else { return };
+        let lost = process.resetting.remove(&id).expect("a reset was asked for");
+        if answer == ResetAnswer::Gone {
+            let pending = self.pending.values().filter(|(at, _)| *at == lost).map(|(_, ask)| ask.what);
+            self.checks.controllers_gone(lost, pending);
+        }
     }
 
     /// The owner's reservations are those of the record, and those that other gateways show.

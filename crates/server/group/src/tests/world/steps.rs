@@ -10,6 +10,9 @@ impl World {
                 if self.runs(gateway) {
                     let until = now + ms * MS;
                     self.gateways[gateway].paused = Some(until);
+                    if let Some(instance) = self.instance_of(gateway) {
+                        self.reset_controllers_of(instance);
+                    }
                     self.at(until, Event::Resume(gateway, until));
                 }
             }

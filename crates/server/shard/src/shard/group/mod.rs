@@ -77,6 +77,12 @@ impl Shard {
             FromGateway::HostBound { number, result } => {
                 self.nvme.handle_host_bound(&mut self.parts, number, result);
             }
+            FromGateway::ResetController { number, controller } => {
+                self.nvme.start_group_reset(&mut self.parts, number, &controller);
+            }
+            FromGateway::ControllerReset { number, answer } => {
+                self.nvme.handle_group_reset(cx, &mut self.parts, number, answer);
+            }
             FromGateway::Stored { volume, ticket } => {
                 self.parts.volumes.handle_stored(cx, volume, ticket, true)
             }

@@ -11,6 +11,7 @@ mod connect;
 pub(super) mod control;
 mod formats;
 mod group_hosts;
+mod group_resets;
 mod memory_offer;
 mod open_queues;
 mod pending_connects;
@@ -67,6 +68,8 @@ pub(super) struct NvmeFront {
     pub(super) formats: PendingFormats,
     /// On the directory's shard of a gateway: identifiers that the group has bound.
     group_hosts: group_hosts::GroupHosts,
+    /// On the same shard: resets for hosts of other gateways.
+    group_resets: group_resets::GroupResets,
 }
 
 impl NvmeFront {
@@ -82,6 +85,7 @@ impl NvmeFront {
             pending_connects: pending_connects::PendingConnects::new(),
             formats: PendingFormats::default(),
             group_hosts: group_hosts::GroupHosts::default(),
+            group_resets: group_resets::GroupResets::default(),
         }
     }
 
@@ -350,11 +354,9 @@ impl NvmeFront {
                 self.server.handle_shard_controllers(cx, id, parts.shards, &here)
             }
             NvmeMessage::ResetController(from, id, request) => {
-                self.reset_controller(parts, (from, id), &request)
+                self.server.reset_controller((from, id), &request)
             }
-            NvmeMessage::ResetAnswered(id, answer) => {
-                self.server.handle_reset_answer(cx, id, parts.shards, answer)
-            }
+            NvmeMessage::ResetAnswered(id, answer) => self.handle_reset_answered(cx, parts, id, answer),
             NvmeMessage::Queue(message) => self.server.handle_queue_message(cx, message),
             NvmeMessage::Computed(id, outcome) => self.server.handle_computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.server.handle_not_computed(cx, id),

@@ -1,14 +1,13 @@
 //! What the NVMe server wants for controllers and queues, and commands carried out inline.
 
 use buf::Cx;
-use endpoint::ShardId;
 use nvme::{Completion, Sqe};
-use nvme_server::{CommandKey, ControllerResetAnswer, ControllerResetRequest, ControllerStep, QueueKey};
+use nvme_server::{CommandKey, ControllerStep, QueueKey};
 use stream::{Connection, ConnectionClose, Tag, TargetConnection};
 use volume::{Refusal, RequestId};
 
 use super::formats::FormatProgress;
-use super::{FINAL_SEND_TIMEOUT, NvmeFront, QueueState};
+use super::{FINAL_SEND_TIMEOUT, NvmeFront, QueueState, group_resets};
 use crate::message::{CONTROL_PLANE, Message, NvmeMessage};
 use crate::shard::payload_step::CommandConn;
 use crate::shard::protocol_front::execute_inline;
@@ -34,6 +33,7 @@ impl NvmeFront {
                 parts.outbox.broadcast(|| {
                     Message::Nvme(NvmeMessage::ResetController(from, id, Box::new(request.clone())))
                 });
+                group_resets::ask_group(parts, id, &request);
             }
             ControllerStep::FormatVolume { id, volume, who } => self.formats.start(parts, id, volume, who),
             ControllerStep::AnswerReset { to, id, answer } => {
@@ -55,22 +55,6 @@ impl NvmeFront {
                 parts.outbox.post(DIRECTORY_SHARD, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }
-    }
-
-    /// A controller of another shard asks that one of its host be reset. What this gateway of a group cannot have had is
-    /// another one's, and may be at work there.
-    pub(super) fn reset_controller(
-        &mut self,
-        parts: &mut SharedParts,
-        (from, id): (ShardId, u64),
-        request: &ControllerResetRequest,
-    ) {
-        let cntlid = request.instance.cntlid;
-        if self.directory.as_ref().is_some_and(|directory| !directory.is_own_number(cntlid)) {
-            let answer = ControllerResetAnswer::NotPermitted;
-            return parts.outbox.post(from, Message::Nvme(NvmeMessage::ResetAnswered(id, answer)));
-        }
-        self.server.reset_controller((from, id), request);
     }
 
     /// The home of a volume has answered; whether that was for a format.
