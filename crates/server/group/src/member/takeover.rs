@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A disk that an instance keeps locked which is neither lost nor the owner (a request of unknown outcome was carried
-//! out late) would wait for ever: after the time of silence that instance is expelled and barred too.
+//! out late) would wait for ever: after the time of silence that instance is expelled and barred too. A client that is no
+//! gateway is not barred: the lock is asked for until it is free.
 //!
 //! Invariants: nothing of the group is executed before the last step; what is read in the last step is read with the
 //! map of the fence, so no swap of an earlier owner can come after it; and every server of a block has that map before,
@@ -487,6 +488,10 @@ impl<P: Clone> Member<P> {
                 takeover.fence = takeover.fence.max(map);
                 takeover.step = Step::AwaitingMap(Ask::At(now));
             }
+            // Who keeps a disk locked cannot be barred: it may be no gateway, and may let go.
+            (Step::Blocklisting(ask), _) if *ask == asked && takeover.has_term => {
+                (takeover.target, takeover.step) = (None, group.locking_from(now + self.timing.retry));
+            }
             (Step::Blocklisting(ask), _) if *ask == asked => takeover.step = Step::Blocklisting(retry),
             (Step::AwaitingMap(ask), StoreReply::Done) if *ask == asked => {
                 match self.map_reached(id, &takeover) {
@@ -556,7 +561,11 @@ impl<P: Clone> Member<P> {
 
 impl<P> Group<P> {
     fn locking(&self) -> Step {
-        Step::Locking(VolumeRequests { left: self.records.keys().copied().collect(), again: Some(Time(0)) })
+        self.locking_from(Time(0))
+    }
+
+    fn locking_from(&self, at: Time) -> Step {
+        Step::Locking(VolumeRequests { left: self.records.keys().copied().collect(), again: Some(at) })
     }
 
     /// Whether this instance has the term, or is about to learn that it has it, and does not serve yet.

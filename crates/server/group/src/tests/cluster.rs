@@ -16,6 +16,9 @@ const BLOCK_SERVERS: usize = 5;
 /// How many there are: objects lie on others, so that reading them tells no server of blocks of a map.
 pub(super) const SERVERS: usize = BLOCK_SERVERS + 3;
 
+/// A client that is no gateway, and keeps what it has locked.
+pub(super) const STRANGER: InstanceId = InstanceId(u64::MAX);
+
 /// A request of a client on its way.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {

@@ -119,3 +119,17 @@ fn a_gateway_that_crashes_in_a_loop_leaves_room_in_the_members_object() {
     assert!(world.all_joined());
     assert_eq!((0..3).map(|gateway| world.instances_of(gateway)).collect::<Vec<_>>(), [1, 1, 1]);
 }
+
+/// An image that another client than a gateway has locked is served once that lets go of it; others are not held up.
+#[test]
+fn a_volume_that_a_stranger_has_locked_is_served_when_it_is_free() {
+    let (mut world, owner) = settled(3, 6);
+    world.take(Step::Kill { gateway: owner, silent: false, ms: 60_000 });
+    world.lock_by_stranger(super::world::uuid(1), true);
+    world.run_until(world.now() + 10_000 * MS);
+    assert_eq!(world.server_of(GroupId(1)), None);
+    assert!(world.server_of(GroupId(2)).is_some() && world.server_of(GroupId(3)).is_some());
+    world.lock_by_stranger(super::world::uuid(1), false);
+    world.run_until(world.now() + 1000 * MS);
+    assert!(world.server_of(GroupId(1)).is_some(), "its lock is asked for no more");
+}

@@ -24,7 +24,7 @@ use crate::object::{Members, Membership, Ownership};
 use crate::register::peek;
 use crate::store::{ObjectName, StoreReply, StoreRequest};
 use crate::tests::check::{Answered, Ask, Checks, Pending, Tally, host};
-use crate::tests::cluster::{Cluster, Operation, Outcome, SERVERS};
+use crate::tests::cluster::{Cluster, Operation, Outcome, SERVERS, STRANGER};
 use crate::tests::script::{FAULTS_END, MS, Plan, Step};
 use crate::tests::target::{BLOCKS, BlockIo, Target, Want};
 

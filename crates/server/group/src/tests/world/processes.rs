@@ -157,6 +157,14 @@ impl World {
         self.drain_outputs(gateway);
     }
 
+    /// A client that is no gateway takes the lock of a volume, as an administrator may, or lets go of it.
+    pub(in crate::tests) fn lock_by_stranger(&mut self, volume: Uuid, on: bool) {
+        match on {
+            true => self.cluster.locks.insert(volume, STRANGER),
+            false => self.cluster.locks.remove(&volume),
+        };
+    }
+
     /// The owner's term, as the owner object has it.
     pub(in crate::tests) fn term_of(&self, group: GroupId) -> Term {
         self.checks.terms[&group]

@@ -82,6 +82,8 @@ impl World {
             }
             // The monitors know the latest map.
             _ if self.cluster.is_barred(by) => return Some(StoreReply::Fenced),
+            // It has left no addresses.
+            StoreRequest::Blocklist { instance: STRANGER, .. } => return Some(StoreReply::Unknown),
             StoreRequest::Blocklist { instance, expiry } => {
                 let map = self.cluster.blocklist(instance);
                 self.after(expiry.as_nanos() as u64, Event::Expire(instance));
@@ -105,7 +107,8 @@ impl World {
             Operation::Swap { object: object @ ObjectName::Owner(_), .. } => self.owner_of(*object),
             _ => None,
         };
-        let outcome = self.cluster.execute(by, map, &operation, |holder| running.contains(&holder));
+        let alive = |holder| holder == STRANGER || running.contains(&holder);
+        let outcome = self.cluster.execute(by, map, &operation, alive);
         if let (Operation::Swap { object, value, .. }, Outcome::Swapped(_)) = (&operation, &outcome) {
             if let ObjectName::Owner(_) = object {
                 let handed = before == Some(by);
