@@ -127,6 +127,11 @@ pub enum LinkMessage<P> {
         /// What.
         command: Command<P>,
     },
+    /// The host does not want a forward any more. It is answered all the same: as ended early, or as it has ended.
+    Cancel {
+        /// Its number.
+        number: u64,
+    },
     /// A forward was executed.
     Answer {
         /// Its number.

@@ -102,6 +102,7 @@ wire_enum! { LinkMessage<LinkPayload> as LinkMessage {
     10 ControllerReset { number, answer },
     11 SettleInstance { instance },
     12 InstanceSettled { instance },
+    13 Cancel { number },
 } }
 
 wire_enum! { ResetAnswer as ResetAnswer { 0 Gone, 1 NotPermitted, 2 Unknown, } }

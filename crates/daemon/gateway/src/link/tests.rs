@@ -262,6 +262,7 @@ fn messages() -> Vec<Message> {
     messages.extend([
         LinkMessage::NotOwner { number: 1 },
         LinkMessage::Busy { number: 2 },
+        LinkMessage::Cancel { number: 3 },
         LinkMessage::Notices { group, term, sequence: 9, volume, notices: notices() },
         LinkMessage::NoticesSoFar { group, term, sequence: 10 },
         LinkMessage::Snapshot { group, term, volume, snapshot: snapshot() },

@@ -34,6 +34,8 @@ pub enum RuntimeRequest {
         /// What.
         command: Command<LinkPayload>,
     },
+    /// An operation of a host is not wanted any more: see [`Member::cancel`](group::Member::cancel).
+    Cancel(RequestId),
     /// The end of a command that the target was given to execute.
     Executed {
         /// Which.

@@ -63,7 +63,7 @@ impl MemberStore for Arc<GroupStore> {
 
 /// What this gateway serves to its hosts. Called by the runtime's thread; it must not wait.
 pub trait GroupTarget: Send {
-    /// Something for the target: `Open`, `Quiesce`, `Close`, `Execute`, `Answer`, `Path`, `Snapshot`, `Notices`,
+    /// Something for the target: `Open`, `Quiesce`, `Close`, `Execute`, `Cancel`, `Answer`, `Path`, `Snapshot`, `Notices`,
     /// `NoticesLost`, `RecordStored`, `ResetController`, `ControllerReset`, `HostBound`, `ControllerIds`, `NoControllerIds`, `Configuration`, `NotDrained`, `Damaged`,
     /// `Restart`. No others come.
     fn handle_output(&mut self, output: Output<LinkPayload>);
@@ -273,6 +273,7 @@ impl<S: MemberStore, T: GroupTarget> Driver<S, T> {
                 self.counters.submitted += 1;
                 member.submit(now, id, volume, who, command);
             }
+            RuntimeRequest::Cancel(id) => member.cancel(now, id),
             RuntimeRequest::Executed { execution, answer } => member.handle_executed(now, execution, answer),
             RuntimeRequest::Quiesced { group, round } => member.handle_quiesced(now, group, round),
             RuntimeRequest::StoreRecord { volume, term, ticket, bytes } => {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use buf::Time;
-use volume::{Requester, Uuid};
+use volume::{Fault, Requester, Uuid};
 
 use super::{Member, Output, Role};
 use crate::failpoint::Failpoint;
@@ -66,6 +66,7 @@ type Body<P> = (Uuid, Requester, Command<P>);
 #[derive(Debug)]
 pub(super) struct Execution {
     group: GroupId,
+    volume: Uuid,
     pub(super) source: Source,
 }
 
@@ -99,6 +100,50 @@ impl<P: Clone> Member<P> {
         self.route(now, group, Held { until, source: Source::Here(id), after: None, body });
     }
 
+    /// The host does not want an operation any more: it ends early if it can, and is answered in any case. One in doubt
+    /// stays so until it is known that it is not executed any more.
+    pub fn cancel(&mut self, now: Time, id: RequestId) {
+        if !self.called(now) {
+            return;
+        }
+        let is_it = |source: &Source| *source == Source::Here(id);
+        if self.drop_held(is_it).is_some() {
+            return self.answer(id, Ok(aborted()));
+        }
+        let forward = self.forwards.iter().find(|(_, forward)| forward.id == id && !forward.in_doubt);
+        if let Some((&number, forward)) = forward {
+            let (link, message) = (forward.link, LinkMessage::Cancel { number });
+            return self.outputs.push_back(Output::Send { link, message });
+        }
+        self.cancel_execution(is_it);
+    }
+
+    /// Another member does not want its forward any more.
+    pub(super) fn handle_cancel(&mut self, link: LinkId, number: u64) {
+        let is_it = |source: &Source| matches!(source, Source::Peer { link: of, number: known, .. } if (*of, *known) == (link, number));
+        if self.drop_held(is_it).is_some() {
+            let message = LinkMessage::Answer { number, answer: aborted() };
+            return self.outputs.push_back(Output::Send { link, message });
+        }
+        self.cancel_execution(is_it);
+    }
+
+    /// Takes an operation out that is held: it was not carried out. Requests stay, since they end soon.
+    fn drop_held(&mut self, is_it: impl Fn(&Source) -> bool) -> Option<Held<P>> {
+        let is_io = |held: &Held<P>| is_it(&held.source) && matches!(held.body.2, Command::Io { .. });
+        self.groups.values_mut().find_map(|group| {
+            let at = group.held.iter().position(is_io)?;
+            group.held.remove(at)
+        })
+    }
+
+    fn cancel_execution(&mut self, is_it: impl Fn(&Source) -> bool) {
+        let found = self.executions.iter().find(|(_, execution)| is_it(&execution.source));
+        if let Some((&execution, Execution { volume, .. })) = found {
+            self.outputs.push_back(Output::Cancel { execution, volume: *volume });
+        }
+    }
+
     fn waiting(&self) -> usize {
         self.forwards.len() + self.groups.values().map(|group| group.held.len()).sum::<usize>()
     }
@@ -108,7 +153,7 @@ impl<P: Clone> Member<P> {
         if !self.called(now) {
             return;
         }
-        let Some(Execution { group, source }) = self.executions.remove(&execution) else { return };
+        let Some(Execution { group, source, .. }) = self.executions.remove(&execution) else { return };
         let handing_over = self.groups.get_mut(&group).is_some_and(|group| {
             group.executing -= 1;
             group.executing == 0 && matches!(group.role, Role::HandingOver(_))
@@ -179,7 +224,7 @@ impl<P: Clone> Member<P> {
         if let Some(group) = self.groups.get_mut(&id) {
             group.executing += 1;
         }
-        self.executions.insert(execution, Execution { group: id, source });
+        self.executions.insert(execution, Execution { group: id, volume, source });
         self.outputs.push_back(Output::Execute { execution, volume, who, command });
     }
 
@@ -336,4 +381,9 @@ impl<P: Clone> Member<P> {
             }
         }
     }
+}
+
+/// The answer to an operation that was not carried out because its host did not want it any more.
+fn aborted<P>() -> Answer<P> {
+    Answer::Io { result: Err(Fault::Aborted.into()), payload: None }
 }

@@ -73,6 +73,13 @@ pub enum Output<P> {
         /// What.
         command: Command<P>,
     },
+    /// An [`Output::Execute`] is not wanted any more: it may end early.
+    Cancel {
+        /// The execution.
+        execution: ExecutionId,
+        /// Its volume.
+        volume: Uuid,
+    },
     /// A command of a host of this gateway has ended.
     Answer {
         /// The command.

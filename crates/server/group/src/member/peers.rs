@@ -127,6 +127,7 @@ impl<P: Clone> Member<P> {
                 let source = super::forwards::Source::Peer { instance, link, number, term };
                 self.handle_forward(now, group, source, (volume, who, command));
             }
+            LinkMessage::Cancel { number } => self.handle_cancel(link, number),
             LinkMessage::Answer { number, answer } => self.forward_answered(number, link, answer),
             LinkMessage::NotOwner { number } => self.forward_refused(now, number, link),
             LinkMessage::Busy { number } => self.forward_not_taken(number, link),

@@ -29,6 +29,14 @@ pub enum ToGateway {
         /// What.
         command: Command<LinkPayload>,
     },
+    /// An operation of [`ToGateway::Submit`] is not wanted any more: for `group::Member::cancel`. It is answered in any
+    /// case.
+    Cancel {
+        /// Who has submitted it.
+        from: ShardId,
+        /// Its number there.
+        number: u64,
+    },
     /// The end of [`FromGateway::Execute`].
     Executed {
         /// Which.
@@ -146,6 +154,13 @@ pub enum FromGateway {
         who: Requester,
         /// What.
         command: Command<LinkPayload>,
+    },
+    /// An execution is not wanted any more. It ends early if it can; [`ToGateway::Executed`] comes in any case.
+    Cancel {
+        /// The volume.
+        volume: VolumeId,
+        /// The execution.
+        execution: ExecutionId,
     },
     /// Of [`ToGateway::Submit`], to the shard that has submitted.
     Answer {

@@ -64,8 +64,9 @@ pub struct Gateway {
     pub wants: Vec<Want>,
     /// What hosts were to be told.
     pub notices: u64,
-    /// Commands that went to the group.
+    /// Commands that went to the group, and those that hosts did not want any more.
     pub submitted: u64,
+    pub cancelled: u64,
 }
 
 impl Gateway {
@@ -151,6 +152,7 @@ impl Gateway {
             wants: Vec::new(),
             notices: 0,
             submitted: 0,
+            cancelled: 0,
         }
     }
 
@@ -212,6 +214,10 @@ impl Gateway {
                 self.submitted += 1;
                 let id = RequestId(u64::from(from.0) << 48 | number);
                 self.member.submit(now, id, uuid_of(volume), who, command);
+            }
+            ToGateway::Cancel { from, number } => {
+                self.cancelled += 1;
+                self.member.cancel(now, RequestId(u64::from(from.0) << 48 | number));
             }
             ToGateway::Executed { execution, answer } => self.member.handle_executed(now, execution, answer),
             ToGateway::Quiesced { volume, round } => {
@@ -290,6 +296,10 @@ impl Gateway {
             Output::Execute { execution, volume, who, command } => {
                 let volume = Self::volume(volume);
                 self.tell(volume, FromGateway::Execute { volume, execution, who, command });
+            }
+            Output::Cancel { execution, volume } => {
+                let volume = Self::volume(volume);
+                self.tell(volume, FromGateway::Cancel { volume, execution });
             }
             Output::Answer { id, result } => {
                 let (shard, number) = (ShardId((id.0 >> 48) as u16), id.0 & ((1 << 48) - 1));

@@ -1,6 +1,7 @@
 //! Gateways of a group in the simulated world: shards and members as they ship, hosts of both protocols at each gateway,
 //! and a store that is simulated.
 
+mod aborts;
 mod cluster;
 mod gateway;
 mod history;

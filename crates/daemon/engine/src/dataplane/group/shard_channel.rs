@@ -93,6 +93,9 @@ impl ShardChannel {
                 let id = request_id(from.0, number);
                 self.inbox.post(RuntimeRequest::Submit { id, volume, who, command });
             }
+            ToGateway::Cancel { from, number } => {
+                self.inbox.post(RuntimeRequest::Cancel(request_id(from.0, number)));
+            }
             ToGateway::Executed { execution, answer } => {
                 self.inbox.post(RuntimeRequest::Executed { execution, answer });
             }
@@ -165,6 +168,9 @@ impl ShardChannel {
             }
             Output::Execute { execution, volume, who, command } => {
                 self.execute(state, execution, volume, (who, command));
+            }
+            Output::Cancel { execution, volume } => {
+                state.tell(volume, |volume| FromGateway::Cancel { volume, execution });
             }
             Output::Answer { id, result } => {
                 let (shard, number) = request_of(id);

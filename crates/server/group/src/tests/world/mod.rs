@@ -566,7 +566,8 @@ impl World {
                 process.direct.set(group, state == PathState::Optimized);
                 process.paths.insert(group, state);
             }
-            Output::NotDrained(_) => {}
+            // Its host has not asked for that.
+            Output::NotDrained(_) | Output::Cancel { .. } => {}
             Output::ResetController { number, .. } => {
                 process.member.handle_controller_reset(now, number, ResetAnswer::NotPermitted);
             }

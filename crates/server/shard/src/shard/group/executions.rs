@@ -180,6 +180,23 @@ impl LocalVolumes {
         any
     }
 
+    /// An execution is not wanted any more: one that waits for memory has ended.
+    pub(super) fn cancel_execution(&mut self, volume: VolumeId, execution: ExecutionId) {
+        if let Some(at) = self.executions.waiting.iter().position(|one| one.execution == execution) {
+            self.executions.waiting.remove(at);
+            let answer = Answer::Io { result: Err(Fault::Aborted.into()), payload: None };
+            self.mark_pending(volume);
+            return self.push_executed(execution, answer);
+        }
+        let found = self.executions.running.iter().find(|(_, (_, known))| *known == execution);
+        if let Some(number) = found.map(|(number, _)| *number)
+            && let Some(local) = self.get_mut(volume)
+        {
+            local.gate.cancel(IoId::in_space(IdSpace::Shard, number));
+            self.mark_pending(volume);
+        }
+    }
+
     /// Whether an operation of the shard's own is of an execution.
     pub(in crate::shard) fn is_execution(&self, id: IoId) -> bool {
         self.executions.running.contains_key(&(id.0 & !IoId::in_space(IdSpace::Shard, 0).0))

@@ -58,6 +58,9 @@ impl Shard {
                 self.parts.volumes.execute(cx, volume, execution, who, command);
                 self.parts.volumes.mark_pending(volume);
             }
+            FromGateway::Cancel { volume, execution } => {
+                self.parts.volumes.cancel_execution(volume, execution);
+            }
             FromGateway::Answer { number, result } => {
                 match self.parts.volumes.submitted.take_answer(number, result) {
                     Some(SubmittedEnd::Io(done)) => self.parts.volumes.orphans.push_back(done),

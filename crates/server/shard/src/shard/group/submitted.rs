@@ -1,6 +1,7 @@
 //! Commands of this shard's hosts that the group executes elsewhere.
 //!
-//! Invariant: each has one end, when its answer comes or when it is cancelled before it was sent. A read's memory is
+//! Invariant: each has one end, when its answer comes or when it is cancelled before it was sent; one that was sent may be
+//! answered as ended early. A read's memory is
 //! filled by its answer whole, or is not given to the host.
 
 use std::collections::{HashMap, VecDeque};
@@ -118,8 +119,14 @@ impl SubmittedCommands {
         }
     }
 
-    /// An operation is not wanted any more: one that was not sent ends here.
+    /// An operation is not wanted any more: one that was not sent ends here, and the group is told of one that was.
     pub(in crate::shard) fn cancel(&mut self, id: IoId) -> Option<IoCompletion> {
+        let is_sent = |one: &Submitted| matches!(one, Submitted::Io { id: known, .. } if *known == id);
+        let sent = self.submitted.iter().find(|(_, one)| is_sent(one)).map(|(number, _)| *number);
+        if let Some(number) = sent {
+            self.out.push_back(ToGateway::Cancel { from: self.shard, number });
+            return None;
+        }
         let is_it = |one: &Waiting| matches!(one, Waiting::Io(_, _, io) if io.id == id);
         let at = self.waiting.iter().position(is_it)?;
         match self.waiting.remove(at) {
@@ -338,6 +345,7 @@ mod tests {
         let cancelled = commands.cancel(IoId::in_space(IdSpace::Scsi, 5)).expect("it waits");
         assert_eq!(cancelled.result, Err(Fault::Aborted.into()));
         assert!(commands.cancel(IoId::in_space(IdSpace::Scsi, 4)).is_none());
+        assert!(matches!(commands.out.pop_front(), Some(ToGateway::Cancel { number: 4, .. })));
         answered(&mut commands, 2, Answer::Io { result: Ok(Outcome::Complete), payload: bytes(1 << 20) });
         assert_eq!(numbers(&mut commands), [5], "the request");
         assert!(withdraw(&mut commands, 6).is_none(), "it is with the group");
