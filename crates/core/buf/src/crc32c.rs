@@ -12,6 +12,8 @@
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fold;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod input;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod instruction;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod mixed;
@@ -23,6 +25,8 @@ mod tests;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+use input::Input;
 pub use polynomial::combine;
 
 /// Inputs shorter than this stay in the caller's code: no set-up pays for them.
@@ -194,10 +198,12 @@ unsafe fn update_raw<const COPY: bool>(
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             CpuTier::Fold if len >= fold::LEN_MIN => fold::update_raw::<COPY>(state, from, into, len),
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            CpuTier::Mixed if len >= mixed::CHUNK_BYTES => mixed::update_raw::<COPY>(state, from, into, len),
+            CpuTier::Mixed if len >= mixed::CHUNK_BYTES => {
+                mixed::update(state, Input::<COPY>::new(from, into, len))
+            }
             #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
             CpuTier::Fold | CpuTier::Mixed | CpuTier::Instruction => {
-                instruction::update_raw::<COPY>(state, from, into, len)
+                instruction::update(state, Input::<COPY>::new(from, into, len))
             }
             _ => portable::update_raw::<COPY>(state, from, into, len),
         }

@@ -11,6 +11,7 @@ use std::arch::x86_64::{
     _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
+use super::input::Input;
 use super::instruction;
 
 /// Below this the three cycles per eight bytes of the CRC instruction are fewer.
@@ -59,7 +60,7 @@ pub(super) unsafe fn update_raw<const COPY: bool>(
         if at == len {
             return state;
         }
-        instruction::update_raw::<COPY>(state, from.add(at), into.wrapping_add(at), len - at)
+        instruction::update(state, Input::<COPY>::new(from.add(at), into.wrapping_add(at), len - at))
     }
 }
 

@@ -4,8 +4,8 @@
 //! strands that run side by side. A strand's remainder moves on to where the next one ends by one
 //! carry-less multiplication with a constant.
 
+use super::input::Input;
 use super::polynomial::x_pow;
-use crate::shared_memory;
 
 /// Bytes in a strand. Three long ones make up 4 KiB but for 16 bytes, three short ones 512 but for 8.
 const LONG_STRAND_BYTES: usize = 1360;
@@ -124,55 +124,19 @@ pub(super) unsafe fn update_short(state: u32, bytes: &[u8]) -> u32 {
 /// See [`super::update_raw`].
 ///
 /// # Safety
-/// As there; the processor must have the CRC32C and carry-less multiplication instructions.
+/// The processor must have the CRC32C and carry-less multiplication instructions.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "sse4.2,pclmulqdq"))]
 #[cfg_attr(target_arch = "aarch64", target_feature(enable = "crc,aes"))]
-pub(super) unsafe fn update_raw<const COPY: bool>(
-    mut state: u32,
-    from: *const u8,
-    into: *mut u8,
-    len: usize,
-) -> u32 {
-    let mut at = 0;
-    // SAFETY: every chunk is within the range that the caller promised. A copy is read back from
-    // the destination, which nobody else writes, while it is in the cache.
+pub(super) unsafe fn update<const COPY: bool>(mut state: u32, mut input: Input<COPY>) -> u32 {
+    // SAFETY: every chunk is there, by the invariant of the input.
     unsafe {
-        while len - at >= 3 * LONG_STRAND_BYTES {
-            state = update_three_strands::<LONG_STRAND_BYTES>(
-                state,
-                readable_source::<COPY>(from, into, at, 3 * LONG_STRAND_BYTES),
-            );
-            at += 3 * LONG_STRAND_BYTES;
+        while let Some(chunk) = input.next_chunk(3 * LONG_STRAND_BYTES) {
+            state = update_three_strands::<LONG_STRAND_BYTES>(state, chunk);
         }
-        while len - at >= 3 * SHORT_STRAND_BYTES {
-            state = update_three_strands::<SHORT_STRAND_BYTES>(
-                state,
-                readable_source::<COPY>(from, into, at, 3 * SHORT_STRAND_BYTES),
-            );
-            at += 3 * SHORT_STRAND_BYTES;
+        while let Some(chunk) = input.next_chunk(3 * SHORT_STRAND_BYTES) {
+            state = update_three_strands::<SHORT_STRAND_BYTES>(state, chunk);
         }
-        update_one_strand::<COPY>(state, from.wrapping_add(at), into.wrapping_add(at), len - at)
-    }
-}
-
-/// Where the bytes from `at` on are to be read: where they are, or where they were copied to.
-///
-/// # Safety
-/// As for [`super::update_raw`].
-#[inline(always)]
-pub(super) unsafe fn readable_source<const COPY: bool>(
-    from: *const u8,
-    into: *mut u8,
-    at: usize,
-    len: usize,
-) -> *const u8 {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        if !COPY {
-            return from.add(at);
-        }
-        shared_memory::copy_shared(from.add(at), into.add(at), len);
-        into.add(at)
+        update_one_strand(state, &input)
     }
 }
 
@@ -203,16 +167,12 @@ unsafe fn update_three_strands<const LEN: usize>(state: u32, from: *const u8) ->
 /// Less than three short strands.
 ///
 /// # Safety
-/// As for [`super::update_raw`].
+/// The processor must have the CRC32C instruction.
 #[inline]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "sse4.2"))]
 #[cfg_attr(target_arch = "aarch64", target_feature(enable = "crc"))]
-unsafe fn update_one_strand<const COPY: bool>(
-    mut state: u32,
-    from: *const u8,
-    into: *mut u8,
-    len: usize,
-) -> u32 {
+unsafe fn update_one_strand<const COPY: bool>(mut state: u32, input: &Input<COPY>) -> u32 {
+    let (from, into, len) = input.rest();
     let mut at = 0;
     // SAFETY: every access is within `len` bytes; what is stored is what was loaded and digested.
     unsafe {

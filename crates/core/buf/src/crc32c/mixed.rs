@@ -11,6 +11,7 @@ use std::arch::x86_64::{
 };
 
 use super::fold::fold_constants;
+use super::input::Input;
 use super::instruction;
 use super::polynomial::x_pow;
 
@@ -28,23 +29,15 @@ const FOLD_BY_128: [i64; 2] = fold_constants(128);
 /// See [`super::update_raw`].
 ///
 /// # Safety
-/// As there; the processor must have the named features.
+/// The processor must have the named features.
 #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
-pub(super) unsafe fn update_raw<const COPY: bool>(
-    mut state: u32,
-    from: *const u8,
-    into: *mut u8,
-    len: usize,
-) -> u32 {
-    let mut at = 0;
-    // SAFETY: every chunk is within the range that the caller promised. A copy is read back from the destination,
-    // which nobody else writes, while it is in the cache.
+pub(super) unsafe fn update<const COPY: bool>(mut state: u32, mut input: Input<COPY>) -> u32 {
+    // SAFETY: every chunk is there, by the invariant of the input.
     unsafe {
-        while len - at >= CHUNK_BYTES {
-            state = update_chunk(state, instruction::readable_source::<COPY>(from, into, at, CHUNK_BYTES));
-            at += CHUNK_BYTES;
+        while let Some(chunk) = input.next_chunk(CHUNK_BYTES) {
+            state = update_chunk(state, chunk);
         }
-        instruction::update_raw::<COPY>(state, from.wrapping_add(at), into.wrapping_add(at), len - at)
+        instruction::update(state, input)
     }
 }
 
