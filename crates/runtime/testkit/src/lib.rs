@@ -10,6 +10,7 @@
 //! | [`faulty_backend`] | `FaultyBackend`: a backend with one planted defect |
 //! | `forward_endpoint` | a macro for wrappers that pass calls on |
 //! | `fuzz` | common code of fuzzers, stored seeds and property tests |
+//! | [`snapshots`] | snapshots of connections, changed |
 //! | [`seeds`] | runs of many seeds: on all processors, counted, replayed |
 //! | `target` | a target with one volume, as a logical unit and as a namespace |
 //! | `iscsi_initiator`, `nvme_host` | scripted hosts: they follow the protocol, and check that the target does |
@@ -33,6 +34,7 @@ pub mod nvme_host;
 #[cfg(feature = "iscsi")]
 pub mod scripted_iscsi_target;
 pub mod seeds;
+pub mod snapshots;
 #[cfg(feature = "shard")]
 pub mod target;
 #[cfg(feature = "watch")]

@@ -4,10 +4,10 @@ use super::super::request::ScsiCommand;
 use super::super::*;
 use super::scripted_initiator::*;
 use crate::wire::{CommandFlags, Itt, Pdu, R2t, TextFlags, TextRequest};
-use buf::crc32c::crc32c;
 use buf::{MemoryClass, Pool, PoolAccount};
 use proptest::prelude::*;
 use stream::snapshot::SnapshotDamage;
+use testkit::snapshots::{with_damaged_body, with_version};
 
 /// A session of version 1, with half a Data-Out of a write, a read, a command that came early, and part of a header.
 const VERSION_1: &[u8] = include_bytes!("session_v1.snapshot");
@@ -55,15 +55,6 @@ fn restored(peer: &mut ScriptedInitiator, bytes: &[u8]) -> Result<(), SessionRes
     let snapshot = SessionSnapshot::from_bytes(bytes.into());
     peer.session = peer.with_cx(|_, cx| TargetSession::restore(cx, &snapshot, &limits()))?;
     Ok(())
-}
-
-/// The bytes with another body, and a checksum to it.
-fn with_body(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut bytes = bytes[..bytes.len() - 4].to_vec();
-    change(&mut bytes);
-    let checksum = crc32c(&bytes);
-    bytes.extend(checksum.to_le_bytes());
-    bytes
 }
 
 #[test]
@@ -205,7 +196,7 @@ fn a_session_without_its_memory_is_not_restored() {
 #[test]
 fn another_version_is_refused_by_name() {
     let (mut peer, _) = eventful();
-    let later = with_body(VERSION_1, |bytes| bytes[8] = 2);
+    let later = with_version(VERSION_1, 2);
     let refused = Err(SessionRestoreError::Damage(SnapshotDamage::Version(2)));
     assert_eq!(restored(&mut peer, &later), refused);
     assert_eq!(
@@ -220,21 +211,12 @@ proptest! {
     /// Whatever a body says, what comes of it is refused, or a session that keeps its rules.
     #[test]
     fn a_body_is_parsed_and_never_trusted(
-        hits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-        cut in proptest::option::of(any::<prop::sample::Index>()),
+        hits in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..6),
+        cut in proptest::option::of(any::<usize>()),
         late: bool,
     ) {
-        const HEADER_LEN: usize = 10;
         let (mut peer, rest) = eventful();
-        let bytes = with_body(VERSION_1, |bytes| {
-            for (at, value) in hits {
-                let at = HEADER_LEN + at.index(bytes.len() - HEADER_LEN);
-                bytes[at] = value;
-            }
-            if let Some(cut) = cut {
-                bytes.truncate(HEADER_LEN + cut.index(bytes.len() - HEADER_LEN));
-            }
-        });
+        let bytes = with_damaged_body(VERSION_1, &hits, cut);
         peer.pool = Pool::new_poisoned(32 << 20);
         if restored(&mut peer, &bytes).is_ok() {
             (peer.mode, peer.bounded, peer.place_late) = (ServerMode::Keep, true, late);
