@@ -4,6 +4,8 @@
 //! librbd sends a write from the memory that it was given if `rbd_disable_zero_copy_writes` is off (see `open.rs`), and then calls back only when it holds
 //! no reference to that memory any more. A read is copied by librbd into the memory of the call.
 //!
+//! What librbd may have answered without the cluster waits for its confirmation (`confirmation.rs`).
+//!
 //! Invariant: a [`Pending`] exists from the start of a call to its callback; it is made and freed once.
 
 use std::ffi::{c_int, c_void};
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use buf::Errno;
 use reactor::{CallEnd, LibraryCall, LibraryDisk};
 
+use crate::confirmation::Confirmation;
 use crate::image::{Image, Inner, Job};
 use crate::result::outcome;
 use crate::symbols::{Handle, THICK};
@@ -25,6 +28,16 @@ struct Pending {
     until: u64,
     /// What a write has written when librbd says that all is well: it counts only what is read.
     written: usize,
+    answered_by: AnsweredBy,
+}
+
+/// Whether librbd may have answered a call by its object map, without the cluster.
+enum AnsweredBy {
+    Cluster,
+    /// It has done nothing about objects that are not there.
+    ObjectMap,
+    /// What it has read into this list tells.
+    WhatIsRead(*const libc::iovec, usize),
 }
 
 // SAFETY: librbd calls back when it is done with the memory of a call, and the call is ended in the callback or, if
@@ -64,7 +77,12 @@ fn give(image: Arc<Inner>, call: LibraryCall, end: CallEnd) {
         LibraryCall::Punch { offset, len } | LibraryCall::Zero { offset, len } => offset.saturating_add(len),
         LibraryCall::Read { .. } | LibraryCall::Sync | LibraryCall::NextData { .. } => 0,
     };
-    let pending = Box::into_raw(Box::new(Pending { image, end, until, written }));
+    let answered_by = match call {
+        LibraryCall::Read { iov, count, .. } => AnsweredBy::WhatIsRead(iov, count),
+        LibraryCall::Punch { .. } | LibraryCall::NextData { .. } => AnsweredBy::ObjectMap,
+        LibraryCall::Write { .. } | LibraryCall::Zero { .. } | LibraryCall::Sync => AnsweredBy::Cluster,
+    };
+    let pending = Box::into_raw(Box::new(Pending { image, end, until, written, answered_by }));
     let mut completion = ptr::null_mut();
     // SAFETY: the callback fits its type, and its argument stays until it was called.
     let made =
@@ -108,7 +126,7 @@ fn give(image: Arc<Inner>, call: LibraryCall, end: CallEnd) {
 impl Pending {
     /// Ends the call with a result of librbd.
     fn end(self, result: isize) {
-        let Pending { image, end, until, written } = self;
+        let Pending { image, end, until, written, answered_by } = self;
         let mut came = outcome(result);
         // librbd leaves out what is behind the end of an image that was made smaller, and says that all is well. The
         // size is the last that the worker has read: librbd may wait for the cluster to tell it, which a callback must
@@ -116,12 +134,61 @@ impl Pending {
         if came.is_ok() && until > image.bytes() {
             came = Err(Errno(libc::ENXIO));
         }
-        if came == Err(Errno(libc::ESHUTDOWN)) {
-            image.fence();
+        let came = came.map(|moved| if written > 0 { written } else { moved });
+        if let Some(confirmation) = &image.confirmation
+            && came.is_ok()
+            && answered_by.may_be_object_map(confirmation)
+        {
+            return confirmation.clone().wait(move |confirmed| finish(&image, end, (came, None), confirmed));
         }
-        image.finish();
-        end.end(came.map(|read| if written > 0 { written } else { read }), None);
+        finish(&image, end, (came, None), Ok(()));
     }
+}
+
+impl AnsweredBy {
+    fn may_be_object_map(&self, confirmation: &Confirmation) -> bool {
+        match *self {
+            AnsweredBy::Cluster => false,
+            AnsweredBy::ObjectMap => true,
+            // SAFETY: the list and its memory are valid until the call is ended, and librbd has done with them.
+            AnsweredBy::WhatIsRead(iov, count) => confirmation.is_needed(unsafe { pieces(iov, count) }),
+        }
+    }
+}
+
+/// How a call has ended, and the data that a search has found.
+type Came = (Result<usize, Errno>, Option<(u64, u64)>);
+
+/// Ends a call that counts.
+fn finish(image: &Inner, end: CallEnd, came: Came, confirmed: Result<(), Errno>) {
+    let (came, found) = judged(image, came, confirmed);
+    image.finish();
+    end.end(came, found);
+}
+
+/// How a call has ended after what the cluster has said behind it.
+fn judged(image: &Inner, (came, found): Came, confirmed: Result<(), Errno>) -> Came {
+    let came = match confirmed {
+        Ok(()) => came,
+        Err(Errno(errno)) => outcome(-(errno as isize)),
+    };
+    if came == Err(Errno(libc::ESHUTDOWN)) {
+        image.fence();
+    }
+    (came, found.filter(|_| came.is_ok()))
+}
+
+/// The pieces of a list.
+///
+/// # Safety
+/// The list and its memory are valid, and nobody changes them, as long as the pieces are used.
+unsafe fn pieces<'a>(iov: *const libc::iovec, count: usize) -> impl Iterator<Item = &'a [u8]> {
+    // SAFETY: as the caller promises.
+    let list = unsafe { std::slice::from_raw_parts(iov, count) };
+    list.iter().map(|piece| {
+        // SAFETY: as the caller promises; the memory of a read was filled by librbd.
+        unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+    })
 }
 
 /// The bytes of a list.
@@ -163,9 +230,18 @@ struct Found {
 
 impl Search {
     fn carry_out(self, end: CallEnd) {
-        let (came, data) = self.search();
+        let came = self.search();
+        match self.image.confirmation.clone().filter(|_| came.0.is_ok()) {
+            // The object map has told.
+            Some(confirmation) => confirmation.wait(move |confirmed| self.end(end, came, confirmed)),
+            None => self.end(end, came, Ok(())),
+        }
+    }
+
+    fn end(self, end: CallEnd, came: Came, confirmed: Result<(), Errno>) {
+        let (came, found) = judged(&self.image, came, confirmed);
         drop(self);
-        end.end(came, data);
+        end.end(came, found);
     }
 
     fn search(&self) -> (Result<usize, Errno>, Option<(u64, u64)>) {

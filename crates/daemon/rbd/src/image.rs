@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::Library;
 use crate::changes;
 use crate::client::Client;
+use crate::confirmation::Confirmation;
 use crate::open_error::OpenError;
 use crate::symbols::{Functions, Handle};
 
@@ -51,6 +52,9 @@ pub(crate) struct Inner {
     pub(crate) read_only: bool,
     /// The object map tells where data is.
     pub(crate) has_fast_diff: bool,
+    /// What reads wait for that librbd may have answered without the cluster; `None`: there are none, or no other gateway
+    /// serves the image.
+    pub(crate) confirmation: Option<Arc<Confirmation>>,
     /// Calls that are out, and [`CLOSED`].
     out: AtomicUsize,
     bytes: AtomicU64,
@@ -165,6 +169,7 @@ pub(crate) struct Opened {
     pub(crate) client: u64,
     pub(crate) read_only: bool,
     pub(crate) has_fast_diff: bool,
+    pub(crate) confirmation: Option<Arc<Confirmation>>,
     pub(crate) bytes: u64,
     pub(crate) jobs: (Sender<Job>, Receiver<Job>),
 }
@@ -178,7 +183,8 @@ fn all() -> MutexGuard<'static, Vec<Weak<Inner>>> {
 
 impl Image {
     pub(crate) fn of(opened: Opened) -> io::Result<Self> {
-        let Opened { handles, name, identity, client, read_only, has_fast_diff, bytes, jobs } = opened;
+        let Opened { handles, name, identity, client, read_only, has_fast_diff, confirmation, bytes, jobs } =
+            opened;
         let (jobs, done) = jobs;
         let inner = Arc::new(Inner {
             functions: handles.functions.clone(),
@@ -189,6 +195,7 @@ impl Image {
             client,
             read_only,
             has_fast_diff,
+            confirmation,
             out: AtomicUsize::new(0),
             bytes: AtomicU64::new(bytes),
             fenced: AtomicBool::new(false),

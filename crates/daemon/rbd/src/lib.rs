@@ -32,6 +32,7 @@
 mod calls;
 mod changes;
 mod client;
+mod confirmation;
 mod image;
 mod monitors;
 mod objects;

@@ -15,10 +15,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, ClusterOptions, check, error, string, text};
+use crate::confirmation::Confirmation;
 use crate::image::{Handles, Image, ImageIdentity, Job, Opened, wait_unlocked};
+use crate::objects::Pool;
 use crate::open_error::OpenError;
 use crate::symbols::{
-    ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, Handle, ObjectFunctions, Watcher,
+    ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, FEATURE_OBJECT_MAP, Handle,
+    ObjectFunctions, Watcher,
 };
 use crate::{BLOCKLISTED_SECONDS, Library};
 
@@ -239,6 +242,7 @@ impl Opener {
             }
             handles.has_lock(&identity);
         }
+        let confirmation = self.confirmation(&handles, &identity, features)?;
         let (jobs, done) = channel();
         watch(&mut handles, jobs.clone())?;
         // It may have been resized before the watch began.
@@ -251,10 +255,27 @@ impl Opener {
             client,
             read_only: self.options.read_only,
             has_fast_diff: features & FEATURE_FAST_DIFF != 0,
+            confirmation,
             bytes,
             jobs: (jobs, done),
         };
         Image::of(opened).map_err(|why| OpenError::Failed("start a thread", why))
+    }
+
+    /// What reads of a group's image wait for.
+    fn confirmation(
+        &self,
+        handles: &Handles,
+        identity: &ImageIdentity,
+        features: u64,
+    ) -> Result<Option<Arc<Confirmation>>, OpenError> {
+        let in_group = matches!(self.locking, Locking::Group(_)) && features & FEATURE_OBJECT_MAP != 0;
+        let Some(client) = handles.client.as_ref().filter(|_| in_group) else { return Ok(None) };
+        let ask = self.library.objects()?.rbd_get_overlap;
+        let overlap = self.number("read how much of its parent it has", handles.image, ask)?;
+        let within = Some(identity.namespace.as_str()).filter(|name| !name.is_empty());
+        let pool = Pool::enter_by_number(&self.library, client, identity.pool, within)?;
+        Ok(Some(Confirmation::new(pool, overlap > 0)))
     }
 
     fn at(&self, stage: &'static str) {

@@ -48,6 +48,8 @@ pub(crate) const CREATE_IDEMPOTENT: c_int = 0;
 pub(crate) const THICK: c_int = 1;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(crate) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// `RBD_FEATURE_OBJECT_MAP`.
+pub(crate) const FEATURE_OBJECT_MAP: u64 = 1 << 3;
 /// `RBD_FEATURE_FAST_DIFF`.
 pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
 
@@ -177,6 +179,7 @@ functions! {
         ) -> c_int;
         0 rados_notify_ack(Handle, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
         1 rbd_get_data_pool_id(Handle) -> i64;
+        1 rbd_get_overlap(Handle, *mut u64) -> c_int;
         1 rbd_lock_break(Handle, c_uint, *const c_char) -> c_int;
         1 rbd_list_lockers(
             Handle,

@@ -2,6 +2,7 @@
 //! cluster that `tests/ceph.sh` has started; without it these tests are skipped with a word. `tests/interop/ceph-group.sh`
 //! starts one and runs them.
 
+mod disk;
 mod members;
 mod store;
 

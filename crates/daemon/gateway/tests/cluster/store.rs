@@ -5,8 +5,9 @@ use std::time::Duration;
 use blockwire_gateway::{StoreError, StoreEvent};
 use group::{GroupId, InstanceId, MapEpoch, ObjectName, StoreReply, StoreRequest, Version};
 use rbd::Pool;
-use volume::Uuid;
+use volume::{Failure, Fault, Uuid};
 
+use crate::disk::Disk;
 use crate::{Opened, cluster, fresh, open, open_in};
 
 const YEAR: Duration = Duration::from_secs(31_536_000);
@@ -306,5 +307,36 @@ fn the_rights_that_are_asked_for_are_enough() {
         StoreRequest::Unlock(volume),
     ] {
         assert_eq!(other.ask(request.clone()), StoreReply::Done, "{request:?} {:?}", other.others);
+    }
+}
+
+/// An owner that was barred, and does not know it yet, neither reads what was there before nor frees what is there now: also
+/// where librbd knows by its object map that nothing is there, and does not ask.
+#[test]
+fn a_barred_owner_answers_nothing_by_its_object_map() {
+    let Some(cluster) = cluster() else { return };
+    type Call = fn(&mut Disk) -> Result<(), Failure>;
+    let calls: [Call; 2] =
+        [|disk| disk.read(4 << 20).map(|bytes| assert_eq!(bytes, [0; 4096])), |disk| disk.free(8 << 20)];
+    for call in calls {
+        let (group, volume) = (fresh("unread"), Uuid([6; 16]));
+        let image = cluster.image(&group);
+        let (mut one, mut other) = (open(&cluster, &group), open(&cluster, &group));
+        for store in [&one, &other] {
+            store.set_volume(volume, &image);
+        }
+        assert_eq!(one.ask(StoreRequest::Lock(volume)), StoreReply::Done);
+        let mut disk = Disk::new(one.store.image(volume).unwrap());
+        assert_eq!(call(&mut disk), Ok(()));
+        let old = one.store.instance();
+        let epoch = blocklisted(other.ask(StoreRequest::Blocklist { instance: old, expiry: YEAR }));
+        for request in
+            [StoreRequest::AwaitMap(epoch), StoreRequest::Lock(volume), StoreRequest::SpreadMap(volume)]
+        {
+            assert_eq!(other.ask(request), StoreReply::Done);
+        }
+        // By now another gateway serves the image, and its hosts may write.
+        assert_eq!(call(&mut disk), Err(Failure::Failed(Fault::PathLost)));
+        assert!(one.store.image(volume).is_none_or(|image| image.is_fenced()));
     }
 }
