@@ -15,6 +15,7 @@ use std::{
     fmt,
     net::TcpListener,
     sync::{Arc, mpsc::sync_channel},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -36,7 +37,7 @@ use self::shard_channel::{ShardChannel, Target};
 use crate::{EngineError, state::StateDir, store::Store};
 use config::{
     name::VolumeName,
-    plan::{GroupSettings, Plan},
+    plan::{GroupSettings, Plan, Protocol},
     spec::VolumeSource,
 };
 use process::{log::area, random};
@@ -47,6 +48,8 @@ pub use self::shard_channel::path_word;
 const GROUPS: u32 = 64;
 /// How long the group may take to give a port its number at start.
 const PORT_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks whether the group has let this gateway in.
+const JOIN_PAUSE: Duration = Duration::from_millis(10);
 /// How long the runtime may take to say what it knows.
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 /// The record of the state directory with its identity as a gateway.
@@ -126,7 +129,47 @@ impl JoinedGroup {
         let config = RuntimeConfig { member, links, listener };
         let runtime = Runtime::start(config, inbox, store.clone(), Target(shards.clone()))
             .map_err(|why| failed(why.to_string()))?;
-        Ok(JoinedGroup { name, group: settings.name.clone(), runtime, store, shards })
+        let joined = JoinedGroup { name, group: settings.name.clone(), runtime, store, shards };
+        joined.check_tags(plan)?;
+        Ok(joined)
+    }
+
+    /// A portal group with one tag is one group on all machines of a target (RFC 7143 §4.4.3): a login to it at another
+    /// gateway would tell an initiator that the session here has ended with all its tasks, which it has not.
+    ///
+    /// # Errors
+    /// Another gateway has one of these tags, or the group does not let this one in.
+    pub fn check_tags(&self, plan: &Plan) -> Result<(), EngineError> {
+        let iscsi = plan.portals.iter().filter(|portal| portal.protocol == Protocol::Iscsi);
+        let own: Vec<u16> = iscsi.map(|portal| portal.tag).collect();
+        let begun = Instant::now();
+        loop {
+            let status = self.status().filter(|_| begun.elapsed() < PORT_PATIENCE);
+            let Some(status) = status else {
+                let cause = self.lost().map(|cause| cause.to_string());
+                let why = cause.unwrap_or_else(|| "the cluster does not answer".to_owned());
+                return Err(EngineError::Start(format!("group \"{}\": {why}", self.group)));
+            };
+            let joined: Vec<&MemberEntry> =
+                status.members.iter().filter(|entry| entry.membership == Membership::Joined).collect();
+            if !joined.iter().any(|entry| entry.instance == status.instance) {
+                thread::sleep(JOIN_PAUSE);
+                continue;
+            }
+            // Of two that join at once the later one sees the other.
+            let others = joined.iter().filter(|entry| entry.instance != status.instance);
+            let mut shared =
+                others.filter_map(|entry| Some((entry, portals::shared_tag(&own, &entry.portals)?)));
+            return match shared.next() {
+                None => Ok(()),
+                Some((entry, (address, tag))) => Err(EngineError::Start(format!(
+                    "group \"{}\": the iSCSI portal {address} of gateway \"{}\" has the portal group tag {tag}, as one \
+                     of this gateway: give the iSCSI portals of each gateway tags of their own (tag = in [[portal]]), or, \
+                     if that gateway is gone for good, run `blockwire gateway fence {}` at another one",
+                    self.group, entry.gateway, entry.gateway
+                ))),
+            };
+        }
     }
 
     /// The number of a port of this gateway: the same each time, and no other gateway's.

@@ -133,7 +133,10 @@ impl Shards {
         }
         // Numbers are only ever added: what is recorded here does no harm if the plan is not switched to.
         let target_ports = match &self.group {
-            Some(group) => settings.number_ports_in_group(group, &plan.ways.targets)?,
+            Some(group) => {
+                group.check_tags(plan)?;
+                settings.number_ports_in_group(group, &plan.ways.targets)?
+            }
             None => settings.number_ports(&self.state, &plan.ways.targets)?,
         };
         let known = {

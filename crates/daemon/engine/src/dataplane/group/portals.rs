@@ -37,6 +37,14 @@ pub fn describe(plan: &Plan, settings: &GroupSettings) -> Arc<str> {
     if text.len() > group::PORTALS_MAX { "[]".into() } else { text.into() }
 }
 
+/// An iSCSI portal of another gateway whose tag is one of these, from what it has left.
+pub fn shared_tag(own: &[u16], text: &str) -> Option<(SocketAddr, u16)> {
+    let portals = serde_json::from_str::<Vec<GatewayPortal>>(text).unwrap_or_default();
+    let is_shared =
+        |portal: &&GatewayPortal| portal.protocol == Protocol::Iscsi.as_str() && own.contains(&portal.tag);
+    portals.iter().find(is_shared).map(|portal| (portal.address, portal.tag))
+}
+
 /// The portals of another gateway, from what it has left; `number` knows its ports. What is not understood is left out.
 pub fn read<E>(text: &str, number: impl Fn(&str) -> Result<PortId, E>) -> Result<OtherGateway, E> {
     let mut gateway = OtherGateway::default();
@@ -79,6 +87,9 @@ mod tests {
         let gateway = read(&describe(&plan, &settings));
         let iscsi = ("192.0.2.1:3260".parse().unwrap(), plan.portals[0].tag);
         assert_eq!(gateway, OtherGateway { portals: vec![iscsi], nvme_portals: vec![] });
+        let left = describe(&plan, &settings);
+        assert_eq!(shared_tag(&[9, iscsi.1], &left), Some(iscsi));
+        assert_eq!((shared_tag(&[9], &left), shared_tag(&[iscsi.1], "")), (None, None));
         let text = r#"[{"protocol":"nvme","address":"192.0.2.1:4420","tag":7},{"protocol":"new","address":"[::]:1","tag":1}]"#;
         assert_eq!(read(text).nvme_portals, [("192.0.2.1:4420".parse().unwrap(), PortId(6))]);
         assert_eq!((read(""), read("[{}]")), (OtherGateway::default(), OtherGateway::default()));
