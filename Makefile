@@ -75,7 +75,9 @@ ceph-group:
 
 group:
 	@tests/test.sh build
+	cargo build --locked --release -p blockwire-client --example increments
 	@tests/interop/group.sh
+	@[ "$$(id -u)" != 0 ] || tests/interop/group-cuts.sh
 
 SIM_SEEDS ?= 5000
 sim:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A Ceph cluster for tests, from Debian's packages, without cephadm: one monitor, one manager and OSDs on loopback,
+# A Ceph cluster for tests, from Debian's packages, without cephadm: one monitor, one manager and OSDs, on loopback unless told otherwise,
 # all of it in one private directory.
-#   ceph.sh start [DIR]    starts it; done when it takes I/O. CEPH_OSDS=3, CEPH_STORE=memstore (or bluestore)
+#   ceph.sh start [DIR]    starts it; done when it takes I/O. CEPH_OSDS=3, CEPH_STORE=memstore (or bluestore),
+#                          CEPH_ADDRESS=127.0.0.1
 #   ceph.sh stop [DIR]     ends its processes and removes the directory
 #   ceph.sh pause [DIR]    the cluster is away: SIGSTOP to all of its processes
 #   ceph.sh resume [DIR]   it is there again
@@ -33,6 +34,7 @@ daemon() {
 c() { ceph -c "$CONF" --connect-timeout 20 "$@"; }
 
 start() {
+  local address=${CEPH_ADDRESS:-127.0.0.1}
   local port osds=${CEPH_OSDS:-3} store=${CEPH_STORE:-memstore} fsid n t0 uuid key
   t0=$(now)
   "$ROOT/tests/setup.sh" ceph
@@ -42,9 +44,9 @@ start() {
   cat >"$CONF" <<END
 [global]
 fsid = $fsid
-mon_host = v2:127.0.0.1:$port
+mon_host = v2:$address:$port
 mon_initial_members = a
-public_addr = 127.0.0.1
+public_addr = $address
 auth_cluster_required = cephx
 auth_service_required = cephx
 auth_client_required = cephx
@@ -85,7 +87,7 @@ END
     --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
   quietly ceph-keyring ceph-authtool "$DIR/keyring" --gen-key -n mgr.x \
     --cap mon 'allow profile mgr' --cap osd 'allow *'
-  quietly ceph-monmap monmaptool --create --clobber --fsid "$fsid" --addv a "[v2:127.0.0.1:$port]" "$DIR/monmap"
+  quietly ceph-monmap monmaptool --create --clobber --fsid "$fsid" --addv a "[v2:$address:$port]" "$DIR/monmap"
   quietly ceph-mkfs ceph-mon -c "$CONF" -i a --mkfs --monmap "$DIR/monmap" --keyring "$DIR/keyring"
   daemon mon ceph-mon -c "$CONF" -i a -f
   wait_until 20 c -s || fail "the monitor does not start: $DIR/mon.a.log"

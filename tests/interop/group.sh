@@ -1,85 +1,19 @@
 #!/usr/bin/env bash
 # A group of gateways: daemons with [group] on one cluster of our own (tests/ceph.sh) serve the same images.
 #   group.sh
-# BLOCKWIRE names the binary; that of the release build unless given. GATEWAYS=3, VOLUMES=3, KILLS=3.
+# BLOCKWIRE names the binary; that of the release build unless given. GATEWAYS=3, VOLUMES=3, KILLS=3, PREEMPTS=5,
+# INCREMENTS=500 of each of two hosts by compare and write (INCREMENTS=50000 takes some minutes).
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-GATEWAYS=${GATEWAYS:-3} VOLUMES=${VOLUMES:-3} KILLS=${KILLS:-3}
+NAME=group GATEWAYS=${GATEWAYS:-3} VOLUMES=${VOLUMES:-3} KILLS=${KILLS:-3} PREEMPTS=${PREEMPTS:-5}
+INCREMENTS=${INCREMENTS:-500}
 "$ROOT/tests/setup.sh" ceph clients
-DIR=$OUT/group
-CLUSTER=$DIR/ceph
-[ ! -e "$CLUSTER" ] || "$ROOT/tests/ceph.sh" stop "$CLUSTER"
-gone "$DIR"
-mkdir -p "$DIR"
-declare -A PID=() ISCSI=() NVME=() LINK=()
-at_end() {
-  local pid
-  for pid in "${PID[@]}"; do kill -CONT "$pid" 2>/dev/null || true; kill -9 "$pid" 2>/dev/null || true; done
-  end_all
-  "$ROOT/tests/ceph.sh" stop "$CLUSTER"
-}
-trap at_end EXIT
-"$ROOT/tests/ceph.sh" start "$CLUSTER"
-export CEPH_CONF=$CLUSTER/ceph.conf
-
-say() { printf 'group: %s\n' "$*"; }
-bw() { timeout 60 "$BLOCKWIRE" "$@"; }
-on() { local at=$1; shift; bw "$@" --control "$DIR/$at/control.sock"; }
-
-# configure N: the file of gateway N; volumes are configured alike at all
-configure() {
-  local at=$1 volume
-  mkdir -p "$DIR/$at"
-  : "${ISCSI[$at]:=$(free_port)}"; : "${NVME[$at]:=$(free_port)}"; : "${LINK[$at]:=$(free_port)}"
-  {
-    for volume in $(seq "$VOLUMES"); do
-      printf '[[volume]]\nname = "v%s"\nsource = "rbd:rbd/v%s"\n' "$volume" "$volume"
-    done
-    printf '[[portal]]\nprotocol = "iscsi"\naddress = "127.0.0.1:%s"\ntag = %s\n' "${ISCSI[$at]}" "$at"
-    printf '[[portal]]\nprotocol = "nvme"\naddress = "127.0.0.1:%s"\n' "${NVME[$at]}"
-    printf '[group]\nname = "g"\npool = "rbd"\nconf = "%s"\n' "$CEPH_CONF"
-    printf 'gateway = "gw%s"\nlisten = "127.0.0.1:%s"\n' "$at" "${LINK[$at]}"
-  } >"$DIR/$at/blockwire.toml"
-}
-
-launch() {
-  local at=$1
-  "$BLOCKWIRE" serve --config "$DIR/$at/blockwire.toml" --state "$DIR/$at/state" \
-    --control "$DIR/$at/control.sock" >"$DIR/$at/stdout" 2>>"$DIR/$at/stderr" &
-  PID[$at]=$!
-  ready() { grep -qs '^ready' "$DIR/$at/stdout"; }
-  wait_until 40 ready || { tail -n 20 "$DIR/$at/stderr" >&2; fail "gateway $at does not start"; }
-}
-
-# owner VOLUME AT: which gateway owns it, as gateway AT knows
-owner() {
-  on "$2" gateway list --json | python3 -c 'import json,sys
-print(next((v["owner"] or "-") for v in json.load(sys.stdin)["volumes"] if v["volume"] == sys.argv[1]))' "$1"
-}
-paths_known() {
-  local at volume
-  for at in "${!PID[@]}"; do
-    for volume in $(seq "$VOLUMES"); do
-      case $(on "$at" gateway list --json | python3 -c 'import json,sys
-print(next(str(v["path"]) for v in json.load(sys.stdin)["volumes"] if v["volume"] == sys.argv[1]))' "v$volume") in
-      optimized | non-optimized) ;;
-      *) return 1 ;;
-      esac
-    done
-  done
-}
-settled() { paths_known 2>/dev/null; }
-
-url_iscsi() { printf 'iscsi://127.0.0.1:%s/iqn.2026-11.io.blockwire:%s/0' "${ISCSI[$2]}" "$1"; }
-url_nvme() { printf 'nvme+tcp://127.0.0.1:%s/nqn.2026-11.io.blockwire:%s/1' "${NVME[$2]}" "$1"; }
-
-for volume in $(seq "$VOLUMES"); do timeout 60 rbd -c "$CEPH_CONF" create --size 64M "rbd/v$volume"; done
-for at in $(seq "$GATEWAYS"); do configure "$at"; done
-for at in $(seq "$GATEWAYS"); do launch "$at"; done
-wait_until 30 settled || { on 1 gateway list >&2; fail "not all volumes have an owner that all know"; }
-say "$GATEWAYS gateways serve $VOLUMES volumes"
-on 1 gateway list
+# shellcheck source=tests/interop/group-gateways.sh
+. "$(dirname "$0")/group-gateways.sh"
+trap end_gateways EXIT
+begin_cluster env
+serve_group
 
 write_and_read_through_all() {
   local volume at
@@ -139,33 +73,62 @@ reservations() {
 }
 reservations
 
-# lost HOW: the owner of v2 is lost under verified load by paths of all gateways; the longest latency is the gap
+# Two NVMe hosts that are not this machine.
+ONE='host_nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555501&host_id=11111111-2222-4333-8444-555555555501'
+OTHER='host_nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555502&host_id=11111111-2222-4333-8444-555555555502'
+
+# Registered over iSCSI at gateway 1 and over NVMe at gateway 3, where it writes; preempted over NVMe at gateway 2. What the
+# volume has when PREEMPT is answered, it has a second later.
+preempted_while_it_writes() {
+  local a b c pid rc kind=write-exclusive-registrants
+  a=$(url_iscsi v3 1) b="$(url_nvme v3 2)?$OTHER" c="$(url_nvme v3 3)?$ONE"
+  for _ in $(seq "$PREEMPTS"); do
+    # The load writes the same each time.
+    head -c 16M /dev/urandom | bw write "$b"
+    bw reserve "$a" register --key 0xa1 >/dev/null
+    bw reserve "$c" register --key 0xa1 >/dev/null
+    bw reserve "$c" reserve --key 0xa1 --type $kind >/dev/null
+    bw reserve "$b" register --key 0xb2 >/dev/null
+    bw read --length 16M "$b" >"$DIR/before"
+    bw bench --force "$c" -- --rw=randwrite --bs=4k --iodepth=32 --size=16m --runtime=5 --time_based \
+      >"$DIR/preempted.out" 2>&1 &
+    pid=$! rc=0
+    sleep 2
+    bw reserve "$b" preempt --key 0xb2 --victim 0xa1 --type $kind >/dev/null
+    bw read --length 16M "$b" >"$DIR/after"
+    sleep 1
+    bw read --length 16M "$b" | cmp "$DIR/after" - || fail "a write of the preempted host came after GOOD"
+    wait "$pid" || rc=$?
+    [ "$rc" != 0 ] || fail "the preempted host wrote on"
+    ! cmp -s "$DIR/before" "$DIR/after" || fail "nothing was written before the preemption"
+    bw reserve "$b" clear --key 0xb2 >/dev/null
+  done
+  say "$PREEMPTS times registered over iSCSI at gateway 1, preempted over NVMe/TCP at gateway 2 while it writes at 3: nothing came after GOOD"
+}
+preempted_while_it_writes
+
+counted_up() {
+  local example
+  example=$(dirname "$BLOCKWIRE")/examples/increments
+  [ -x "$example" ] || fail "$example is not built: cargo build -p blockwire-client --example increments, as the binary was"
+  timeout 480 "$example" "$INCREMENTS" 4096 "$(url_nvme v1 1)?$ONE" "$(url_nvme v1 2)?$OTHER" \
+    || fail "compare and write from two hosts by two gateways"
+  say "two hosts have counted up by compare and write through two gateways: none is lost"
+}
+counted_up
+
+# lost HOW: the owner of v2 is lost under verified load by paths of all gateways; the longest write is the gap
+lose() {
+  case $1 in
+  kill) kill -9 "${PID[$2]}"; wait "${PID[$2]}" 2>/dev/null || true ;;
+  stop) kill -STOP "${PID[$2]}" ;;
+  esac
+}
 lost() {
-  local how=$1 at owner url pid rc=0 begun
+  local how=$1 owner at
   wait_until 30 settled || { on 1 gateway list >&2; fail "not all volumes have an owner that all know"; }
   owner=$(owner v2 1) at=${owner#gw}
-  url=$(for n in $(seq "$GATEWAYS"); do url_nvme v2 "$n"; [ "$n" = "$GATEWAYS" ] || printf ,; done)
-  bw bench --force --json "$url" -- --rw=randwrite --bs=4k --iodepth=16 --size=16m --runtime=15 --time_based \
-    --verify=crc32c >"$DIR/bench-$how.json" 2>"$DIR/bench-$how.err" &
-  pid=$!
-  sleep 4
-  begun=$(now)
-  case $how in
-  kill) kill -9 "${PID[$at]}"; wait "${PID[$at]}" 2>/dev/null || true ;;
-  stop) kill -STOP "${PID[$at]}" ;;
-  esac
-  wait "$pid" || rc=$?
-  [ "$rc" = 0 ] || { cat "$DIR/bench-$how.err" >&2; fail "$how: the load failed: exit $rc"; }
-  python3 - "$how" "$DIR/bench-$how.json" <<'END'
-import json, sys
-def longest(value):
-    if isinstance(value, dict):
-        return max([value["max"] if k == "max" and isinstance(value["max"], (int, float)) else longest(v) for k, v in value.items()] or [0])
-    if isinstance(value, list):
-        return max([longest(v) for v in value] or [0])
-    return 0
-print(f"group: {sys.argv[1]}: longest write {longest(json.load(open(sys.argv[2]))) / 1e6:.2f} s, no wrong block")
-END
+  under_load "$how" v2 lose "$how" "$at"
   if [ "$how" = stop ]; then
     kill -CONT "${PID[$at]}"
     ended() { ! kill -0 "${PID[$at]}" 2>/dev/null; }
@@ -176,4 +139,18 @@ END
 }
 for n in $(seq "$KILLS"); do lost kill; done
 lost stop
+
+# Its iSCSI portals would seem to be those of gateway 1.
+tags_are_its_own() {
+  local at=$((GATEWAYS + 1))
+  configure "$at"
+  sed -i "s/^tag = $at$/tag = 1/" "$DIR/$at/blockwire.toml"
+  if timeout 60 "$BLOCKWIRE" serve --allow-anonymous --config "$DIR/$at/blockwire.toml" --state "$DIR/$at/state" \
+    --control "$DIR/$at/control.sock" >"$DIR/$at/stdout" 2>"$DIR/$at/stderr"; then
+    fail "a gateway with a portal group tag of another one serves"
+  fi
+  grep -q 'portal group tag 1' "$DIR/$at/stderr" || { cat "$DIR/$at/stderr" >&2; fail "the tag is not named"; }
+  say "a gateway with a portal group tag of another one does not start"
+}
+tags_are_its_own
 say passed
