@@ -210,6 +210,13 @@ impl Controllers {
         }
     }
 
+    /// Keep-alive timers of all controllers here begin again.
+    pub(crate) fn restart_keep_alive_timers(&mut self, now: Time) {
+        for controller in self.here.values_mut() {
+            controller.last_heard = controller.last_heard.max(now);
+        }
+    }
+
     /// Puts a controller's deadline among the timers. One that has moved away is seen when the timer
     /// fires, so that nothing is done for each command.
     pub(crate) fn schedule_deadline(&mut self, cntlid: u16) {

@@ -14,6 +14,11 @@ impl Server {
         self.controllers.timers.first().map(|(time, _)| *time)
     }
 
+    /// Keep-alive timers of all controllers here begin again, because the shard has received nothing for some time.
+    pub fn restart_keep_alive_timers(&mut self, now: Time) {
+        self.controllers.restart_keep_alive_timers(now);
+    }
+
     /// The time that [`Server::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.context.now = cx.now;

@@ -15,7 +15,7 @@
 use buf::Cx;
 use endpoint::{LinkArrival, LinkDeparture, LinkId};
 use iscsi::session::{Request, ScsiCommand};
-use nvme::Sqe;
+use nvme::{Opcode, Sqe};
 use stream::Tag;
 
 use super::connections::ConnKind;
@@ -130,6 +130,8 @@ impl Shard {
     pub(super) fn end_quiesce(&mut self, cx: &mut Cx<'_>) {
         let Some(progress) = self.parts.quiesce.take() else { return };
         self.parts.deferred.halted = false;
+        // While nothing was received no host could show that it is there.
+        self.nvme.server.restart_keep_alive_timers(cx.now);
         self.parts.throttled.set_lifted(false);
         self.parts.throttled.set_in_force(self.parts.exports.has_limits());
         let tags: Vec<Tag> = self.parts.conns.iter().map(|(tag, _)| tag).collect();
@@ -348,8 +350,8 @@ impl super::iscsi::IscsiFront {
 }
 
 impl super::nvme::NvmeFront {
-    /// A command comes to an open queue while the shard comes to progress. One that may be the second half of a fused pair
-    /// is started, for its first half executes.
+    /// A command comes to an open queue while the shard comes to rest. One that may be the second half of a fused pair
+    /// is started, for its first half executes. So is a Keep Alive: draining may take longer than its host's timeout.
     pub(super) fn hold_command(
         &mut self,
         cx: &mut Cx<'_>,
@@ -357,10 +359,13 @@ impl super::nvme::NvmeFront {
         conn: Tag,
         (tag, command, data_out): HeldCommand<Sqe>,
     ) {
+        let is_halting = parts.is_halting();
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let completes_pair = queue.held.is_empty()
             && queue.server_key().is_some_and(|key| self.server.awaits_second_half(key));
-        if completes_pair {
+        let is_admin = queue.open_state().is_some_and(|open| open.qid == 0);
+        let keeps_alive = is_admin && command.opcode == Opcode::KEEP_ALIVE && !is_halting;
+        if completes_pair || keeps_alive {
             return self.start_command(cx, parts, conn, (tag, command, data_out));
         }
         queue.held.push((tag, command, data_out));

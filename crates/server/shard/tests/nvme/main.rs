@@ -15,6 +15,7 @@ mod lent;
 mod limits;
 mod proofs;
 mod queues;
+mod quiesce;
 
 use std::sync::Arc;
 
