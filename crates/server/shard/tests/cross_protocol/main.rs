@@ -9,6 +9,7 @@ mod host;
 mod judge;
 mod ledger;
 mod nvme_side;
+mod omissions;
 mod plan;
 mod planted;
 mod power;

@@ -17,7 +17,11 @@ const WITHIN: Duration = Duration::from_secs(2);
 
 impl History {
     /// Sends a request to every shard, and gives the answers that come in time.
-    fn ask_shards(&mut self, within: Duration, request: impl Fn() -> ControlRequest) -> Vec<ControlReport> {
+    pub fn ask_shards(
+        &mut self,
+        within: Duration,
+        request: impl Fn() -> ControlRequest,
+    ) -> Vec<ControlReport> {
         self.reports.clear();
         for shard in 0..self.plan.shards {
             self.world.send_message(ShardId(shard), Message::Control(9, request()));
@@ -31,7 +35,7 @@ impl History {
     }
 
     /// All shards answer that it is done.
-    fn all_do(&mut self, request: impl Fn() -> ControlRequest) {
+    pub fn all_do(&mut self, request: impl Fn() -> ControlRequest) {
         let reports = self.ask_shards(crate::history::PATIENCE, request);
         assert_eq!(reports.len(), usize::from(self.plan.shards), "seed {}", self.plan.seed);
         let done = |report: &ControlReport| matches!(report, ControlReport::Done);
@@ -75,7 +79,7 @@ impl History {
         self.go_on_from(&snapshot);
     }
 
-    fn save(&mut self) -> Option<TargetSnapshot> {
+    pub fn save(&mut self) -> Option<TargetSnapshot> {
         let reports = self.ask_shards(crate::history::PATIENCE, || ControlRequest::Save);
         let mut parts: Vec<ShardSnapshot> = Vec::new();
         for report in reports {
@@ -95,7 +99,7 @@ impl History {
         Some(snapshot)
     }
 
-    fn go_on_from(&mut self, snapshot: &TargetSnapshot) {
+    pub fn go_on_from(&mut self, snapshot: &TargetSnapshot) {
         let (shards, exports, seed) = (self.plan.shards, self.exports.clone(), self.plan.seed);
         let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
         for volume in 0..self.plan.volumes {
