@@ -37,6 +37,28 @@ for page in "$ROOM"/blockwire*.[15]; do
   [ -z "$warned" ] || fail "${page##*/}: $warned"
 done
 
+# An upgrade replaces a daemon that runs, and starts one again that cannot be replaced.
+FAKES=$ROOM/fakes
+mkdir -p "$FAKES/bin" "$FAKES/system" "$FAKES/etc/conf.d"
+touch "$FAKES/etc/blockwire.toml"
+sed "s,/run/systemd/system,$FAKES/system,; s,/etc/blockwire,$FAKES/etc,g" "$ROOT/packaging/deb/postinst" >"$FAKES/postinst"
+for name in getent chgrp chmod dpkg-statoverride deb-systemd-helper deb-systemd-invoke systemctl blockwire; do
+  printf '#!/bin/sh\necho "%s $*" >>"%s/log"\n! [ -e "%s/fails-%s" ]\n' "$name" "$FAKES" "$FAKES" "$name" >"$FAKES/bin/$name"
+  chmod 755 "$FAKES/bin/$name"
+done
+# configured VERSION: what the script asks of the service when the package was of this version before
+configured() {
+  : >"$FAKES/log"
+  PATH=$FAKES/bin:$PATH sh "$FAKES/postinst" configure "$@" || fail "postinst configure $*: $(cat "$FAKES/log")"
+  sed -n 's/^deb-systemd-invoke \([a-z-]*\).*/\1/p; s/^blockwire \(upgrade\).*/\1/p' "$FAKES/log" | tr '\n' ' '
+}
+[ "$(configured 0.0.1)" = "upgrade " ] || fail "a daemon that runs is not replaced: $(cat "$FAKES/log")"
+[ -z "$(configured)" ] || fail "the first installation touches a service: $(cat "$FAKES/log")"
+touch "$FAKES/fails-blockwire"
+[ "$(configured 0.0.1)" = "upgrade try-restart " ] || fail "a daemon that stays is not started again: $(cat "$FAKES/log")"
+touch "$FAKES/fails-systemctl"
+[ -z "$(configured 0.0.1)" ] || fail "a service that does not run is touched: $(cat "$FAKES/log")"
+
 suite=$(. /etc/os-release && say "$VERSION_CODENAME")
 # What the packages depend on; part of the name, so that another list makes another root.
 INCLUDE=adduser,init-system-helpers,libssl3
