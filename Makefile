@@ -37,7 +37,7 @@ help:
 	@echo "make group-sim    SEEDS=$(SEEDS) histories of a gateway group: takeovers, drains, lost links, stopped processes"
 	@echo "make crash        at least 100,000 states that a power failure may leave, each with a daemon started on it"
 	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
-	@echo "make upgrade      the daemon replaced $(N) times in each world under verified load (UPGRADE_CONNECTIONS=n)"
+	@echo "make upgrade      the daemon replaced $(N) times in each world under verified load (SESSIONS=n, QUEUES=n)"
 	@echo "make loom         every interleaving of the guards between writes, with the model checker loom"
 	@echo "make miri         tests of buf, stream and volume under the interpreter Miri (needs a nightly toolchain)"
 	@echo "make asan tsan    tests of code with shared memory under AddressSanitizer, ThreadSanitizer (need a nightly toolchain)"
@@ -110,10 +110,11 @@ kill:
 		killed:: however_often_the_holder
 
 N ?= 1000
-UPGRADE_CONNECTIONS ?= 8
+SESSIONS ?= 500
+QUEUES ?= 500
 upgrade:
 	@tests/setup.sh build
-	UPGRADES=$(N) UPGRADE_CONNECTIONS=$(UPGRADE_CONNECTIONS) \
+	UPGRADES=$(N) SESSIONS=$(SESSIONS) QUEUES=$(QUEUES) \
 		cargo test --locked -p blockwire --test served -- --nocapture upgrade::
 
 # A build of its own: the flag would make everything else be built again.

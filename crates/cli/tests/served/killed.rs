@@ -23,6 +23,8 @@ const BLOCKS: u32 = 8;
 const LEN: usize = BLOCKS as usize * 512;
 /// Writes that have a place of their own.
 const SLOTS: u64 = 64;
+/// Bytes that one connection writes to.
+pub const LOAD_BYTES: u64 = SLOTS * LEN as u64;
 
 /// A connection with one command at a time.
 pub enum Connection {
@@ -31,16 +33,18 @@ pub enum Connection {
 }
 
 impl Connection {
-    pub fn open(daemon: &Daemon, scsi: bool, number: u8) -> Connection {
+    pub fn open(daemon: &Daemon, scsi: bool, number: u16) -> Connection {
         if scsi {
             // A port of its own: a second login of the same would end the first one's session.
-            let isid = Isid::random([1, 2, 3], u16::from(number) + 1);
+            let isid = Isid::random([1, 2, 3], number + 1);
             let wanted = LoginConfig { isid, ..wanted(HOST, Some(TARGET), None) };
             let mut session = Initiator::connect(daemon.at, wanted).expect("the login goes well");
             session.settle(0);
             return Connection::Iscsi(Box::new(session));
         }
-        Connection::Nvme(Host::ready(nvme(daemon), &Names { id: [number + 1; 16], ..Names::of("disk") }))
+        let mut id = [7; 16];
+        id[..2].copy_from_slice(&number.to_be_bytes());
+        Connection::Nvme(Host::ready(nvme(daemon), &Names { id, ..Names::of("disk") }))
     }
 
     fn write(&mut self, lba: u64, data: &[u8], fua: bool) -> io::Result<()> {
@@ -94,7 +98,7 @@ fn contents(lba: u64, version: u64) -> Vec<u8> {
 
 /// What one connection writes, in a part of the volume that no other writes.
 pub struct Load {
-    pub number: u8,
+    pub number: u16,
     pub scsi: bool,
     /// What was answered last, by places.
     versions: Vec<u64>,
@@ -105,8 +109,12 @@ pub struct Load {
 }
 
 impl Load {
-    pub fn new(number: u8) -> Load {
-        let scsi = number.is_multiple_of(2);
+    /// Every other one is over iSCSI.
+    pub fn new(number: u16) -> Load {
+        Load::over(number.is_multiple_of(2), number)
+    }
+
+    pub fn over(scsi: bool, number: u16) -> Load {
         Load { number, scsi, versions: vec![0; SLOTS as usize], asked: None, last: 0, answered: 0 }
     }
 

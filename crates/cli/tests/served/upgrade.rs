@@ -7,23 +7,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
-use crate::daemon::{Daemon, Place, wait_until, worlds};
-use crate::killed::{Connection, Load};
+use crate::daemon::{Daemon, Place, a_core, cores, wait_until, worlds};
+use crate::killed::{Connection, LOAD_BYTES, Load};
 
 const CONFIG: &str = "[[volume]]\nname = \"disk\"\nsource = \"file:disk.img,size=8M\"\n";
-/// The longest that hosts may wait for an answer while the process is replaced.
-const PAUSE_MAX_MS: u64 = 500;
+/// The longest pause, whatever else the machine does: hosts give an operation up after 30 s, and ask after 5 s whether a
+/// controller is there. `PAUSE_MAX_MS` sets another for a machine that does nothing else.
+const PAUSE_MAX_MS: usize = 5000;
+
+/// A binary that does not take over is refused within 5 s; a busy machine has so much to start two processes.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+
+fn number_from(variable: &str, or: usize) -> usize {
+    std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(or)
+}
 
 /// How many times it is replaced: `UPGRADES`, or 20.
 fn upgrades() -> usize {
-    std::env::var("UPGRADES").ok().and_then(|value| value.parse().ok()).unwrap_or(20)
+    number_from("UPGRADES", 20)
 }
 
-/// Half of these connections speak either protocol: `UPGRADE_CONNECTIONS`, or 8.
-fn connections() -> u8 {
-    std::env::var("UPGRADE_CONNECTIONS").ok().and_then(|value| value.parse().ok()).unwrap_or(8)
+/// Loads by `SESSIONS` (or 4) of iSCSI and `QUEUES` (or 8) of NVMe: each host of NVMe has an admin queue and one for I/O.
+fn loads() -> Vec<Load> {
+    let (sessions, hosts) = (number_from("SESSIONS", 4), number_from("QUEUES", 8) / 2);
+    (0..sessions + hosts).map(|number| Load::over(number < sessions, number as u16)).collect()
 }
 
 /// The process that serves now, which is no child of the test any more.
@@ -86,49 +95,116 @@ fn under_load(daemon: &Daemon, loads: &mut [Load], act: impl FnOnce()) -> u64 {
     loads.iter().map(|load| load.answered).sum()
 }
 
+/// How many files a process has open.
+fn descriptors_of(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is there").count()
+}
+
+/// Replaces the process again and again while hosts write and read. The volume's source is given without its size.
+fn replace_under_load(source: &str, world: &str, times: usize) {
+    // Each connection has a socket here, and a load one more at its end.
+    let limit = Rlimit { current: getrlimit(Resource::Nofile).maximum, ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).expect("more files");
+    let mut loads = loads();
+    let (sessions, hosts) = (loads.iter().filter(|load| load.scsi).count(), loads.len());
+    let queues = 2 * (hosts - sessions);
+    let size = (hosts as u64 * LOAD_BYTES).max(8 << 20);
+    let config = format!("[[volume]]\nname = \"disk\"\nsource = \"{source},size={size}\"\n");
+    let place = Place::new();
+    let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0", "--no-sandbox", "--io", world]);
+    let shown = || daemon.ask_json("volume show disk")["uuid"].clone();
+    let uuid = shown();
+    let mut new_process = NewProcess(daemon.pid());
+    let (mut pauses, mut descriptors) = (Vec::new(), Vec::new());
+    let answered = under_load(&daemon, &mut loads, || {
+        descriptors.push(descriptors_of(daemon.pid()));
+        for _ in 0..times {
+            let report = daemon.ask_json("upgrade");
+            assert_eq!(report["left"].as_array().map(Vec::len), Some(0), "{report}");
+            assert_eq!(report["sessions"].as_u64(), Some(sessions as u64), "{report}");
+            assert_eq!(report["queues"].as_u64(), Some(queues as u64), "{report}");
+            pauses.push(report["pause_ms"].as_u64().expect("milliseconds"));
+            let now = pid_of(&daemon);
+            assert_eq!(report["pid"].as_u64(), Some(u64::from(now)));
+            assert_ne!(now, new_process.0, "another process serves");
+            new_process.0 = now;
+            thread::sleep(Duration::from_millis(20));
+            descriptors.push(descriptors_of(now));
+        }
+    });
+    pauses.sort_unstable();
+    let (median, p99) = (pauses[pauses.len() / 2], pauses[pauses.len() * 99 / 100]);
+    let most = pauses.last().copied().unwrap_or_default();
+    println!(
+        "{source} in {world}, {sessions} sessions and {queues} queues: {} upgrades, {answered} writes, pauses of \
+         {}..{most} ms, median {median}, p99 {p99}; descriptors: {descriptors:?}",
+        pauses.len(),
+        pauses[0]
+    );
+    let longest = number_from("PAUSE_MAX_MS", PAUSE_MAX_MS) as u64;
+    assert!(p99 <= longest, "hosts waited for {p99} ms: {pauses:?}");
+    assert!(answered > 10 * times as u64, "there was hardly any load");
+    // The socket to the process before, and what the control socket has open just now.
+    let few = descriptors[0] + 4;
+    assert!(descriptors.iter().all(|many| *many <= few), "descriptors pile up: {descriptors:?}");
+    assert_eq!(shown(), uuid, "hosts know it again");
+    for load in &mut loads {
+        let mut over = Connection::open(&daemon, !load.scsi, load.number + 1000);
+        load.verify(&mut over);
+    }
+    let recorded = |run: usize| daemon.ask_json(&format!("flight-recorder --run={run}"))["shards"][0].clone();
+    assert_eq!(
+        (recorded(0)["ending"].as_str(), recorded(0)["pid"].as_u64()),
+        (Some("none"), Some(new_process.0.into()))
+    );
+    for run in 1..=times.min(3) {
+        assert_eq!(recorded(run)["ending"], "in-order", "run {run}");
+    }
+    daemon.ask("stop");
+}
+
 #[test]
 fn hosts_of_both_protocols_notice_nothing_of_upgrades_under_load() {
     for world in worlds() {
-        let place = Place::new();
-        let daemon = serve(&place, &["--io", world]);
-        let mut loads: Vec<Load> = (0..connections()).map(Load::new).collect();
-        let mut new_process = NewProcess(daemon.pid());
-        let mut pauses = Vec::new();
-        let answered = under_load(&daemon, &mut loads, || {
-            for _ in 0..upgrades() {
-                let report = daemon.ask_json("upgrade");
-                assert_eq!(report["left"].as_array().map(Vec::len), Some(0), "{report}");
-                assert_eq!(report["sessions"].as_u64(), Some(u64::from(connections()) / 2), "{report}");
-                // Each host has an admin queue and one for I/O.
-                assert_eq!(report["queues"].as_u64(), Some(u64::from(connections())), "{report}");
-                pauses.push(report["pause_ms"].as_u64().expect("milliseconds"));
-                let now = pid_of(&daemon);
-                assert_eq!(report["pid"].as_u64(), Some(u64::from(now)));
-                assert_ne!(now, new_process.0, "another process serves");
-                new_process.0 = now;
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
-        pauses.sort_unstable();
-        let most = pauses.last().copied().unwrap_or_default();
-        println!("{world}: {} upgrades, {answered} writes, pauses in ms: {pauses:?}", pauses.len());
-        assert!(most <= PAUSE_MAX_MS, "hosts waited for {most} ms");
-        assert!(answered > 10 * upgrades() as u64, "there was hardly any load");
-        for load in &mut loads {
-            let mut over = Connection::open(&daemon, !load.scsi, load.number + 64);
-            load.verify(&mut over);
-        }
-        let recorded =
-            |run: u8| daemon.ask_json(&format!("flight-recorder --run={run}"))["shards"][0].clone();
-        assert_eq!(
-            (recorded(0)["ending"].as_str(), recorded(0)["pid"].as_u64()),
-            (Some("none"), Some(new_process.0.into()))
-        );
-        for run in 1..=3 {
-            assert_eq!(recorded(run)["ending"], "in-order", "run {run}");
-        }
-        daemon.ask("stop");
+        replace_under_load("file:disk.img", world, upgrades());
     }
+}
+
+/// What a process does not let go of would keep a deleted volume's file locked, and a removed portal's socket open.
+#[test]
+fn a_process_that_has_taken_over_holds_nothing_besides_what_it_serves() {
+    let place = Place::new();
+    let daemon = serve(&place, &[]);
+    daemon.ask(&format!("volume create extra=file:{},size=1M", place.path("extra.img").display()));
+    let report = daemon.ask_json("upgrade");
+    let new_process = NewProcess(report["pid"].as_u64().expect("a process number") as u32);
+    let open = |of: u32| {
+        let listed = fs::read_dir(format!("/proc/{of}/fd")).expect("the process is there");
+        let mut names: Vec<_> = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+        names.sort();
+        names
+    };
+    let listening = fs::read_to_string("/proc/net/tcp").expect("sockets are listed");
+    let inodes: Vec<String> = listening
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.get(3) == Some(&"0A"))
+        .map(|words| format!("socket:[{}]", words[9]))
+        .collect();
+    let names = open(new_process.0);
+    let count = |wanted: &str| names.iter().filter(|name| name.to_string_lossy().ends_with(wanted)).count();
+    for inode in inodes.iter().filter(|inode| count(inode) > 0) {
+        assert_eq!(count(inode), 1, "a listener is held more than once: {names:?}");
+    }
+    assert_eq!(count("/state/lock"), 1, "{names:?}");
+    assert!(count("/extra.img") > 0, "it is served: {names:?}");
+    daemon.ask("volume delete extra");
+    // Shards close it when they have heard of it.
+    let held = || open(new_process.0).into_iter().filter(|name| name.to_string_lossy().contains("extra.img"));
+    wait_until(10, || format!("it is still open: {:?}", held().collect::<Vec<_>>()), || held().count() == 0);
+    let file = fs::File::options().write(true).open(place.path("extra.img")).expect("the file stays");
+    assert!(file.try_lock().is_ok(), "nobody has it locked");
+    daemon.ask("stop");
 }
 
 #[test]
@@ -152,19 +228,22 @@ fn a_binary_that_does_not_take_over_leaves_the_old_one_serving() {
         (
             script(
                 "cores",
-                &format!("#!/bin/sh\nexec {} \"$@\" --cores 9999\n", env!("CARGO_BIN_EXE_blockwire")),
+                &format!("#!/bin/sh\nexec {} \"$@\" --cores {}\n", env!("CARGO_BIN_EXE_blockwire"), a_core()),
             ),
-            "",
+            "give both the same cores",
         ),
     ];
+    // On one core both have one shard.
+    let wrong = if cores().len() > 1 { &wrong[..] } else { &wrong[..4] };
     under_load(&daemon, &mut loads, || {
-        for (binary, said) in &wrong {
+        for (binary, said) in wrong {
             let begun = Instant::now();
             let out = daemon.run(&format!("upgrade {binary}"));
             let text = String::from_utf8_lossy(&out.stderr).into_owned();
             assert!(!out.status.success() && text.contains(said), "{binary}: {text}");
             assert!(text.contains("serves on"), "{binary}: {text}");
-            assert!(begun.elapsed() < Duration::from_secs(7), "{binary}: {:?}", begun.elapsed());
+            println!("{said}: refused after {:?}", begun.elapsed());
+            assert!(begun.elapsed() < REFUSED_WITHIN, "{binary}: {:?}", begun.elapsed());
             assert_eq!(pid_of(&daemon), daemon.pid());
         }
     });
@@ -216,7 +295,7 @@ fn until_broken(daemon: &Daemon, loads: &mut [Load], act: impl FnOnce(&AtomicUsi
 /// Over the other protocol than the one that has written it.
 fn verify(daemon: &Daemon, loads: &mut [Load]) {
     for load in loads {
-        let mut over = Connection::open(daemon, !load.scsi, load.number + 64);
+        let mut over = Connection::open(daemon, !load.scsi, load.number + 1000);
         load.verify(&mut over);
     }
 }
@@ -340,4 +419,76 @@ fn an_old_process_that_is_killed_costs_no_byte() {
     println!("the new process has ended {ended} times, and served {served} times");
     assert!(ended > 0 && served > 0);
     verify(&serve(&place, &[]), &mut loads);
+}
+
+/// A stop that comes at any moment of an upgrade stops the process that serves then: never does the old one go on with
+/// sockets that are the new one's.
+#[test]
+fn a_stop_during_an_upgrade_stops_the_process_that_serves() {
+    const ROUNDS: u32 = 12;
+    /// Rounds in which the old process may end just before it has passed the stop on.
+    const LOST_MAX: u32 = 2;
+    let place = Place::new();
+    let mut loads: Vec<Load> = (0..2).map(Load::new).collect();
+    let (mut whole, mut lost) = (Duration::ZERO, 0);
+    let is_free = || fs::File::open(place.path("state/lock")).is_ok_and(|lock| lock.try_lock().is_ok());
+    for round in 0..=ROUNDS {
+        let daemon = serve(&place, &[]);
+        verify(&daemon, &mut loads);
+        until_broken(&daemon, &mut loads, |_| {
+            let begun = Instant::now();
+            let was_there = thread::scope(|scope| {
+                let upgrade = scope.spawn(|| daemon.run("upgrade"));
+                if round == 0 {
+                    assert!(upgrade.join().unwrap().status.success());
+                    whole = begun.elapsed();
+                    return false;
+                }
+                thread::sleep(whole * round / ROUNDS);
+                let has_passed_on = daemon.log().contains("another process serves");
+                daemon.signal(Signal::TERM);
+                !has_passed_on
+            });
+            let until = Instant::now() + Duration::from_secs(10);
+            while was_there && !is_free() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(20));
+            }
+            if !is_free() {
+                lost += u32::from(was_there);
+                daemon.ask("stop");
+            }
+            wait_until_free(&place);
+        });
+        drop(daemon);
+    }
+    println!("stops that were lost: {lost}");
+    assert!(lost <= LOST_MAX, "{lost} stops were lost");
+    verify(&serve(&place, &[]), &mut loads);
+}
+
+/// The kernel drops descriptors for which a process has no room. One that cannot have all sockets takes over none.
+#[test]
+fn a_process_with_too_few_descriptors_does_not_take_over() {
+    let place = Place::new();
+    let daemon = serve(&place, &[]);
+    let mut loads: Vec<Load> = (0..8).map(Load::new).collect();
+    let mut new_process = None;
+    under_load(&daemon, &mut loads, || {
+        for limit in (12..120).step_by(2) {
+            let script =
+                format!("#!/bin/sh\nulimit -n {limit}\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_blockwire"));
+            let binary = place.write("limited", &script);
+            fs::set_permissions(&binary, fs::Permissions::from_mode(0o700)).unwrap();
+            let out = daemon.run(&format!("upgrade {binary} --json"));
+            if out.status.success() {
+                let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("a report");
+                println!("it takes over with {limit} descriptors: {report}");
+                new_process = report["pid"].as_u64().map(|pid| NewProcess(pid as u32));
+                // Hosts work on, though there may be no descriptor for anybody else.
+                return thread::sleep(Duration::from_millis(200));
+            }
+            assert_eq!(pid_of(&daemon), daemon.pid(), "{}", String::from_utf8_lossy(&out.stderr));
+        }
+    });
+    assert!(new_process.is_some(), "it never takes over");
 }

@@ -58,7 +58,7 @@ pub trait ControlService: Send + Sync + 'static {
 /// The bound socket. Dropping it removes it from the file system.
 #[derive(Debug)]
 pub struct ControlSocket {
-    listener: UnixListener,
+    listener: Arc<UnixListener>,
     path: PathBuf,
     /// Device and number of its inode, if it is ours to remove.
     inode: Option<(u64, u64)>,
@@ -121,7 +121,7 @@ impl ControlSocket {
             failed("place", why)
         })?;
         Ok(ControlSocket {
-            listener,
+            listener: Arc::new(listener),
             path: path.to_owned(),
             inode: Some(inode),
             readers,
@@ -137,7 +137,8 @@ impl ControlSocket {
     /// Answers clients from threads of its own, as long as someone else holds the service: what it
     /// holds (locks, files) goes when its owner lets go, whatever clients are connected.
     pub fn serve(&self, service: &Arc<dyn ControlService>) -> io::Result<()> {
-        let listener = self.listener.try_clone()?;
+        // No descriptor more: a process that takes over must not fail here.
+        let listener = self.listener.clone();
         listener.set_nonblocking(true)?;
         let (service, gate) = (Arc::downgrade(service), self.gate.clone());
         let guard = self.readers.clone().map(|readers| (readers, self.path.clone()));

@@ -31,9 +31,11 @@ use limits::RateChange;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, PoisonError, RwLock},
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock},
     time::{Duration, Instant, SystemTime},
 };
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     Engine, EngineError, StopMode,
@@ -107,6 +109,8 @@ struct ServedState {
 #[derive(Debug, Default)]
 pub struct StopSignal {
     asked: Mutex<Option<StopMode>>,
+    /// The process that has taken over: it is the one to be stopped.
+    successor: OnceLock<u32>,
     changed: Condvar,
     /// Whether the configuration is to be read again.
     reload: Mutex<bool>,
@@ -117,6 +121,13 @@ impl StopSignal {
     /// Requests a stop; an immediate one overrides a clean one.
     pub fn request_stop(&self, how: StopMode) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(successor) = self.successor.get() {
+            // Here nothing may be stopped: listeners and connections are the other's, too.
+            if let Some(pid) = Pid::from_raw(*successor as i32) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            return;
+        }
         if *asked != Some(StopMode::Now) {
             *asked = Some(how);
         }
@@ -125,6 +136,30 @@ impl StopSignal {
         // Who waits for a reload waits no more.
         let _reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
         self.reload_changed.notify_all();
+    }
+
+    /// Lets another process serve by `commit`, if none has requested a stop: from then on who asks for one asks that
+    /// process. `None`: a stop was requested.
+    pub fn pass_on<E>(
+        &self,
+        successor: u32,
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Option<Result<(), E>> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.is_some() {
+            return None;
+        }
+        let done = commit();
+        if done.is_ok() {
+            // It is done once: the process ends then.
+            let _ = self.successor.set(successor);
+        }
+        Some(done)
+    }
+
+    /// Whether another process serves.
+    pub fn has_passed_on(&self) -> bool {
+        self.successor.get().is_some()
     }
 
     /// Requests that the configuration is read again and applied. Requests that come meanwhile are one.
@@ -423,10 +458,14 @@ impl ControlService for Daemon {
         if let (Request::Stop { now }, true) = (request, done) {
             self.stopping.request_stop(if *now { StopMode::Now } else { StopMode::Clean });
         }
-        if let (Request::Upgrade { .. }, true) = (request, done) {
-            // Another process serves. Nothing is closed in order here: sockets and files are its as well.
+        if let Request::Upgrade { .. } = request
+            && self.stopping.has_passed_on()
+        {
+            // Another process serves. Nothing is closed in order here: sockets and files are its as well. If it has
+            // ended, systemd starts the daemon again.
             process::log::flush();
-            std::process::exit(Exit::Success as i32);
+            let exit = if done { Exit::Success } else { Exit::Failure };
+            std::process::exit(exit as i32);
         }
     }
 }

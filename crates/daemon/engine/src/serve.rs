@@ -161,6 +161,10 @@ fn run(
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     let serving = predecessor.and_then(Predecessor::flight_start);
     let flight = FlightFiles::create_or_warn(&control, reactor_settings::shard_count(&plan), serving);
+    // Now: behind the commit of a process that takes over nothing is to fail.
+    let parts = taking_over::process_parts(&socket, http.as_ref(), &flight)
+        .inspect_err(|_| flight.discard())
+        .map_err(Failure::failed)?;
     let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
     let (mut stores, repeated) =
         open_volumes(&plan, &mut identities, &state, &mut unserved).inspect_err(|_| flight.discard())?;
@@ -177,7 +181,8 @@ fn run(
         // All that is there is the other's, and it serves on.
         Err(why) if predecessor.is_some() => {
             flight.discard();
-            return Err(Failure::failed(why));
+            let unopened = unserved.iter().take(NAMES_TOLD_MAX).map(|one| format!("; {}", one.why));
+            return Err(Failure::failed(format!("{why}{}", unopened.collect::<String>())));
         }
         Err(why) => {
             flight.discard();
@@ -214,7 +219,7 @@ fn run(
         .sandboxed(sandbox)
         .with_unserved(unserved)
         .with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)))
-        .in_process(taking_over::process_parts(&socket, http.as_ref(), &flight).map_err(Failure::failed)?);
+        .in_process(parts);
     let daemon = match args.chiscsi {
         Some(_) => daemon,
         None => daemon.configured(Configuration {
@@ -300,7 +305,11 @@ fn configured(
     let waits =
         |why: &StateError| tracing::info!(target: area::SERVE, %why, "waiting for another daemon to stop");
     let state = match predecessor {
-        Some(predecessor) => StateDir::adopt(place, predecessor.state_lock().map_err(Failure::failed)?),
+        Some(predecessor) => {
+            let lock = predecessor.take_state_lock();
+            let missing = || Failure::failed("the daemon that hands over has no lock of its state directory");
+            StateDir::adopt(place, lock.ok_or_else(missing)?)
+        }
         None => StateDir::open_when_free(place, waits),
     };
     let state = state.map_err(Failure::failed)?;

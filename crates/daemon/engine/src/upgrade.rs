@@ -6,11 +6,14 @@
 //! old                                              new
 //! Offer: shards, descriptors of the state
 //!   directory, listeners, files of volumes   ────▶ reads the configuration, opens the volumes
+//!                                            ◀──── Hello, at once
 //!                                            ◀──── Prepared, or Refused
 //! comes to rest, saves
 //! Target: everything that is served          ────▶ restores all shards
 //!                                            ◀──── Restored, or Refused
-//! Links: the sockets; then Commit            ────▶ serves
+//! Links: the sockets                         ────▶ has all of them
+//!                                            ◀──── Held, or Refused
+//! Commit                                     ────▶ serves
 //! ends                                       ◀──── Taken
 //! ```
 //!
@@ -28,14 +31,14 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use stream::snapshot::SnapshotFormat;
 
-pub use predecessor::{HandedFiles, Predecessor};
+pub use predecessor::{HandedFiles, HandedListener, Predecessor};
 pub use successor::{HandOverError, HandOverOffer, HandedOver, Successor};
 
 /// Tells a start that its standard input is the socket of the daemon that it replaces.
 pub const VARIABLE: &str = "BLOCKWIRE_UPGRADE";
 
 /// Of the messages between both processes. Raised with each change of them, or of what they carry.
-const FORMAT: SnapshotFormat = SnapshotFormat { kind: *b"hand", version: 1 };
+const FORMAT: SnapshotFormat = SnapshotFormat { kind: *b"hand", version: 2 };
 
 /// A message between both processes. Descriptors go with it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +46,8 @@ enum HandOverMessage {
     /// With what is open, in this order: the state directory's lock, the control socket, the socket of metrics if there
     /// is one, listeners, files.
     Offer(OfferBody),
+    /// By which a binary that can take over is told from one that says nothing.
+    Hello,
     Prepared,
     /// In words.
     Refused(String),
@@ -53,6 +58,7 @@ enum HandOverMessage {
     Links {
         shard: u16,
     },
+    Held,
     Commit,
     Taken,
 }

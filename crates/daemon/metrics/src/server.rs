@@ -46,7 +46,7 @@ pub trait ObservationSource: Send + Sync + 'static {
 /// A bound address. Dropping it ends the listener.
 #[derive(Debug)]
 pub struct MetricsListener {
-    socket: TcpListener,
+    socket: Arc<TcpListener>,
     address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
@@ -95,8 +95,7 @@ impl MetricsListener {
     /// What the system says.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
-        let address = socket.local_addr()?;
-        Ok(MetricsListener { socket, address, ended: Arc::default() })
+        MetricsListener::adopt(socket)
     }
 
     /// The socket of a daemon that hands over to this process.
@@ -105,7 +104,7 @@ impl MetricsListener {
     /// It is no such socket.
     pub fn adopt(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        Ok(MetricsListener { socket, address, ended: Arc::default() })
+        Ok(MetricsListener { socket: Arc::new(socket), address, ended: Arc::default() })
     }
 
     /// The socket, for a process that takes over.
@@ -126,7 +125,8 @@ impl MetricsListener {
     /// # Errors
     /// There is no thread to be had.
     pub fn serve(&self, source: &Arc<dyn ObservationSource>) -> io::Result<()> {
-        let socket = self.socket.try_clone()?;
+        // No descriptor more: a process that takes over must not fail here.
+        let socket = self.socket.clone();
         let shared = Arc::new(ServerState {
             source: Arc::downgrade(source),
             is_loopback: self.address.ip().to_canonical().is_loopback(),

@@ -10,6 +10,7 @@ use std::{
         },
     },
     path::Path,
+    sync::Arc,
 };
 
 use super::ControlSocket;
@@ -32,7 +33,7 @@ impl ControlSocket {
             return Err(Failure::failed(why));
         }
         Ok(ControlSocket {
-            listener,
+            listener: Arc::new(listener),
             path: path.to_owned(),
             inode: None,
             readers,

@@ -17,7 +17,7 @@ use crate::{
 use config::spec::VolumeSource;
 use control::{
     RefusalCode, RequestRefusal,
-    accept_gate::AcceptGate,
+    accept_gate::{AcceptGate, ShutGate},
     report::{LeftConnectionReport, UpgradeReport},
 };
 use process::log::area;
@@ -72,19 +72,22 @@ impl Daemon {
             refused(text)
         };
         tracing::info!(target: area::SERVE, binary = %binary.display(), "another process is to take over");
-        let mut successor = Successor::start(&binary, &offered.1).map_err(failed)?;
+        let mut successor = Successor::start(&binary, &offered.1, self.stopping.clone()).map_err(failed)?;
         successor.prepare(&offered.0).map_err(failed)?;
-        let handed = self.volumes.engine.hand_over(&mut successor, within).map_err(failed)?;
-        // What waits to change something must not begin here any more.
-        names.keep();
-        std::mem::forget(unchanged);
-        // It ends in order, though without closing anything.
-        if let Some(process) = &self.process {
-            process.flight.note_end();
+        let handed = self.volumes.engine.hand_over(&mut successor, within);
+        if self.stopping.has_passed_on() {
+            // What waits to change something must not begin here any more.
+            names.keep();
+            std::mem::forget(unchanged);
+            self.note_handed_over(shut);
         }
-        if let Some(shut) = shut {
-            shut.leave_shut();
-        }
+        let handed = handed.map_err(|why| match why {
+            HandOverError::Lost(_) => {
+                tracing::error!(target: area::SERVE, %why, "nothing is served any more: the daemon ends");
+                refused(format!("{why}; nothing is served any more: start the daemon again"))
+            }
+            why => failed(why),
+        })?;
         // Without systemd there is nobody to tell.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(successor.pid())]);
         let report = UpgradeReport {
@@ -104,6 +107,16 @@ impl Daemon {
             "another process serves"
         );
         Ok(report)
+    }
+
+    /// This process ends in order, though without closing anything.
+    fn note_handed_over(&self, shut: Option<ShutGate>) {
+        if let Some(process) = &self.process {
+            process.flight.note_end();
+        }
+        if let Some(shut) = shut {
+            shut.leave_shut();
+        }
     }
 
     /// What this process holds that cannot go over.
@@ -132,6 +145,13 @@ impl Daemon {
         if let Some(leaving) = served.leaving.first() {
             let name = &leaving.volume.name;
             return refuse(format!("volume {name} was deleted, and its last operations have not ended"));
+        }
+        if let Some(target) = served.stopped.first() {
+            return refuse(format!(
+                "target {} was stopped, which is in no configuration, and would be served again: start it, or take it \
+                 out of the configuration",
+                target.name
+            ));
         }
         let parts = served.stores.iter().flat_map(|store| {
             store.legs_or_self().iter().map(move |part| (&store.volume.name, &part.volume.spec.source))

@@ -53,9 +53,7 @@ impl Shards {
     ) -> Result<HandedOver, HandOverError> {
         let begun = Instant::now();
         let snapshot = self.give_everything(to, within).inspect_err(|_| self.resume_all())?;
-        if let Err(why) = to.wait_until_taken() {
-            tracing::error!(target: area::SERVE, %why, "the new process has not said that it serves");
-        }
+        to.wait_until_taken()?;
         let (sessions, queues) = snapshot.connection_counts();
         let left = snapshot.left_behind().to_vec();
         Ok(HandedOver { sessions, queues, left, pause: begun.elapsed() })
@@ -67,9 +65,15 @@ impl Shards {
         to.restore(&snapshot)?;
         for shard in (0..self.running.shard_count()).map(ShardId) {
             let links = snapshot.links(shard);
-            let sockets = self.running.duplicate_links(shard, links, ANSWER_TIMEOUT)?;
+            let sockets = self.running.duplicate_links(shard, links, ANSWER_TIMEOUT);
+            let sockets = sockets.map_err(|why| {
+                HandOverError::Blocked(format!(
+                    "a connection cannot be handed over: {why} (the limit of open files is LimitNOFILE=, ulimit -n)"
+                ))
+            })?;
             to.send_links(shard, &sockets)?;
         }
+        to.wait_until_held()?;
         to.commit()?;
         Ok(snapshot)
     }

@@ -5,7 +5,6 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    os::fd::OwnedFd,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
@@ -15,7 +14,10 @@ use reactor::BoundListener;
 use shard::{Message, RestoreError, TargetSnapshot};
 
 use super::{catalog::Catalog, shards::Shards};
-use crate::{EngineError, upgrade::Predecessor};
+use crate::{
+    EngineError,
+    upgrade::{HandedListener, Predecessor},
+};
 use config::plan::Plan;
 
 /// How long a shard may take to be restored.
@@ -24,8 +26,9 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What another process has left.
 pub struct TakenOver<'a> {
     predecessor: &'a Predecessor,
-    /// The old number, address and socket of each portal, in the order of the plan.
-    listeners: Vec<(ListenerId, SocketAddr, &'a OwnedFd)>,
+    /// The old number and the socket of each portal, in the order of the plan. All that can fail is done before the
+    /// commit.
+    listeners: Vec<(ListenerId, BoundListener)>,
     /// What is served.
     pub target: Arc<TargetSnapshot>,
 }
@@ -39,12 +42,15 @@ impl<'a> TakenOver<'a> {
                 predecessor.shard_count()
             )));
         }
-        let listeners = predecessor.listeners_of(plan).map_err(|address| {
+        let handed = predecessor.take_listeners(plan).map_err(|address| {
             EngineError::Start(format!(
                 "the configuration has an address that the daemon that serves does not listen on: {address}; apply \
                  it first (`blockwire apply`)"
             ))
         })?;
+        let adopted = |(old, _, socket): HandedListener| Ok((old, BoundListener::adopt(socket)?));
+        let listeners = handed.into_iter().map(adopted).collect::<std::io::Result<Vec<_>>>();
+        let listeners = listeners.map_err(|why| EngineError::Start(why.to_string()))?;
         let bytes = predecessor.wait_for_target().map_err(|why| EngineError::Start(why.to_string()))?;
         let target = TargetSnapshot::from_bytes(&bytes, shards)
             .map_err(|why| EngineError::Start(format!("what is served cannot be read: {why}")))?;
@@ -53,13 +59,13 @@ impl<'a> TakenOver<'a> {
 
     /// Where is listened, in the order of the plan.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(|(_, address, _)| *address).collect()
+        self.listeners.iter().map(|(_, listener)| listener.address()).collect()
     }
 
     /// The number here of each listener of the old process.
     pub fn listener_numbers(&self) -> HashMap<ListenerId, ListenerId> {
         let numbers = self.listeners.iter().zip(0..);
-        numbers.map(|((old, ..), at)| (*old, ListenerId(at))).collect()
+        numbers.map(|((old, _), at)| (*old, ListenerId(at))).collect()
     }
 
     /// Every volume that was served is here.
@@ -87,18 +93,18 @@ impl<'a> TakenOver<'a> {
         Ok(())
     }
 
-    /// Waits for the commit, and serves.
+    /// Waits for the commit, and serves. Behind the commit nothing fails.
     pub fn finish(self, engine: &Shards) -> Result<(), EngineError> {
-        let links = self.predecessor.wait_for_commit().map_err(|why| EngineError::Start(why.to_string()))?;
+        let count = |shard| self.target.links(shard).len();
+        let links =
+            self.predecessor.wait_for_commit(count).map_err(|why| EngineError::Start(why.to_string()))?;
         for (shard, sockets) in links {
             for (number, socket) in (0..).zip(sockets) {
                 engine.running.adopt_link(shard, socket, Message::CarriedLink(number));
             }
         }
-        for ((_, _, socket), at) in self.listeners.iter().zip(0..) {
-            let adopted = socket.try_clone().and_then(BoundListener::adopt);
-            let adopted = adopted.map_err(|why| EngineError::Start(why.to_string()))?;
-            engine.running.add_listener(ListenerId(at), adopted);
+        for ((_, listener), at) in self.listeners.into_iter().zip(0..) {
+            engine.running.add_listener(ListenerId(at), listener);
         }
         self.predecessor.confirm();
         Ok(())

@@ -20,6 +20,9 @@ use config::plan::{Plan, Portal};
 /// How long the old process may take to come to rest: more than any `--within`.
 const REST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The longest reason of a refusal, in characters: well within what the old process receives.
+const REASON_CHARS_MAX: usize = 8 << 10;
+
 /// Files of volumes that the old process had open: with its locks, and the kernel's notes of failed syncs.
 #[derive(Debug, Default)]
 pub struct HandedFiles {
@@ -27,7 +30,7 @@ pub struct HandedFiles {
 }
 
 impl HandedFiles {
-    fn of(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn of(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let mut files = HashMap::new();
         for file in descriptors.into_iter().map(File::from) {
             let facts = file.metadata()?;
@@ -57,13 +60,16 @@ type LinksByShard = Vec<(ShardId, Vec<OwnedFd>)>;
 pub struct Predecessor {
     channel: Mutex<Channel>,
     shards: u16,
-    state: File,
+    state: Mutex<Option<File>>,
     control: Mutex<Option<UnixListener>>,
     metrics: Mutex<Option<TcpListener>>,
     flight: Option<String>,
-    listeners: Vec<(OfferedListener, OwnedFd)>,
+    listeners: Mutex<Vec<(OfferedListener, OwnedFd)>>,
     files: Mutex<HandedFiles>,
 }
+
+/// A portal of the plan: its number in the old process, where it listens, and its socket.
+pub type HandedListener = (ListenerId, SocketAddr, OwnedFd);
 
 impl Predecessor {
     /// The one that has started this process, if one has.
@@ -79,11 +85,11 @@ impl Predecessor {
     }
 
     fn of(socket: UnixStream) -> Result<Self, ChannelError> {
-        let mut channel = Channel::new(socket);
-        channel.set_patience(REST_TIMEOUT)?;
+        let mut channel = Channel::to_predecessor(socket, REST_TIMEOUT);
         let (HandOverMessage::Offer(body), descriptors) = channel.receive()? else {
             return Err(ChannelError::Unexpected);
         };
+        channel.send(&HandOverMessage::Hello, &[])?;
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(ChannelError::Unexpected);
         let (state, control) = (File::from(next()?), UnixListener::from(next()?));
@@ -97,17 +103,17 @@ impl Predecessor {
         Ok(Predecessor {
             channel: Mutex::new(channel),
             shards: body.shards,
-            state,
+            state: Mutex::new(Some(state)),
             control: Mutex::new(Some(control)),
             metrics: Mutex::new(metrics),
             flight: body.flight,
-            listeners,
+            listeners: Mutex::new(listeners),
             files: Mutex::new(HandedFiles::of(files)?),
         })
     }
 
     fn lock_channel(&self) -> MutexGuard<'_, Channel> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.channel)
     }
 
     /// How many shards served.
@@ -120,35 +126,32 @@ impl Predecessor {
         self.flight.as_deref()
     }
 
-    /// The lock of the state directory.
-    ///
-    /// # Errors
-    /// There is no descriptor left.
-    pub fn state_lock(&self) -> io::Result<File> {
-        self.state.try_clone()
+    /// The lock of the state directory, once.
+    pub fn take_state_lock(&self) -> Option<File> {
+        lock(&self.state).take()
     }
 
     /// The control socket, once.
     pub fn take_control_listener(&self) -> Option<UnixListener> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.control).take()
     }
 
     /// The socket of metrics, once.
     pub fn take_metrics_listener(&self) -> Option<TcpListener> {
-        self.metrics.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.metrics).take()
     }
 
     /// Files that it has open, once.
     pub fn take_files(&self) -> HandedFiles {
-        std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.files))
     }
 
-    /// For each portal of the plan the old one's socket and number; the first portal that it does not have is the error.
+    /// For each portal of the plan the old one's socket and number, once: the others are closed here.
     ///
     /// # Errors
     /// The address of a portal that is not among those of the old process.
-    pub fn listeners_of(&self, plan: &Plan) -> Result<Vec<(ListenerId, SocketAddr, &OwnedFd)>, SocketAddr> {
-        let mut used = vec![false; self.listeners.len()];
+    pub fn take_listeners(&self, plan: &Plan) -> Result<Vec<HandedListener>, SocketAddr> {
+        let mut handed = std::mem::take(&mut *lock(&self.listeners));
         let fits = |portal: &Portal, one: &OfferedListener| {
             let port = portal.address.port();
             one.protocol == portal.protocol.as_str()
@@ -158,10 +161,8 @@ impl Predecessor {
         };
         let mut all = Vec::new();
         for portal in &plan.portals {
-            let mut places = self.listeners.iter().zip(&mut used);
-            let found = places.find(|((one, _), used)| !**used && fits(portal, one));
-            let ((one, socket), used) = found.ok_or(portal.address)?;
-            *used = true;
+            let at = handed.iter().position(|(one, _)| fits(portal, one)).ok_or(portal.address)?;
+            let (one, socket) = handed.remove(at);
             all.push((ListenerId(one.id), one.address, socket));
         }
         Ok(all)
@@ -180,21 +181,29 @@ impl Predecessor {
         }
     }
 
-    /// Says that all is restored, and waits for the sockets and the commit. Whatever fails before that: the old process
-    /// serves on, and this one is to end.
+    /// Says that all is restored, and waits for the sockets, of each shard `count` many, and for the commit. Whatever
+    /// fails before that: the old process serves on, and this one is to end.
     ///
     /// # Errors
-    /// It cannot be talked to, or goes on itself.
-    pub fn wait_for_commit(&self) -> Result<LinksByShard, ChannelError> {
+    /// It cannot be talked to, or goes on itself; there are not as many descriptors left.
+    pub fn wait_for_commit(&self, count: impl Fn(ShardId) -> usize) -> Result<LinksByShard, ChannelError> {
         let mut channel = self.lock_channel();
         channel.send(&HandOverMessage::Restored, &[])?;
         let mut links = Vec::new();
-        loop {
+        for of in (0..self.shards).map(ShardId) {
             match channel.receive()? {
-                (HandOverMessage::Links { shard }, sockets) => links.push((ShardId(shard), sockets)),
-                (HandOverMessage::Commit, _) => return Ok(links),
+                (HandOverMessage::Links { shard }, sockets)
+                    if shard == of.0 && sockets.len() == count(of) =>
+                {
+                    links.push((of, sockets));
+                }
                 _ => return Err(ChannelError::Unexpected),
             }
+        }
+        channel.send(&HandOverMessage::Held, &[])?;
+        match channel.receive()?.0 {
+            HandOverMessage::Commit => Ok(links),
+            _ => Err(ChannelError::Unexpected),
         }
     }
 
@@ -205,7 +214,12 @@ impl Predecessor {
 
     /// Says why this process does not take over.
     pub fn refuse(&self, why: &str) {
+        let why = why.chars().take(REASON_CHARS_MAX).collect();
         // It may have gone; then nobody waits for the reason.
-        let _ = self.lock_channel().send(&HandOverMessage::Refused(why.to_owned()), &[]);
+        let _ = self.lock_channel().send(&HandOverMessage::Refused(why), &[]);
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::ShardId;
@@ -14,12 +15,16 @@ use shard::{LeftBehind, TargetSnapshot};
 
 use super::channel::Channel;
 use super::{ChannelError, HandOverMessage, OfferBody, OfferedListener, VARIABLE};
+use crate::daemon::StopSignal;
 use control::report::ListenerReport;
+use process::log::area;
 
-/// How long the new process may take to read its configuration and to open the volumes.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one step of the hand-over may take.
-const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the new process may take until it speaks.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long it may take to read its configuration and to open the volumes, while this process serves on.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long one step of the hand-over may take, while hosts wait.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the old process goes on.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub enum HandOverError {
     Refused(String),
     /// Something of the daemon cannot be handed over, or does not come to rest.
     Blocked(String),
+    /// After the commit: the new process has ended. Nothing is served any more.
+    Lost(ChannelError),
 }
 
 impl From<ChannelError> for HandOverError {
@@ -54,6 +61,7 @@ impl fmt::Display for HandOverError {
             HandOverError::Channel(why) => write!(f, "the new process does not take over: {why}"),
             HandOverError::Refused(why) => write!(f, "the new process does not take over: {why}"),
             HandOverError::Blocked(why) => write!(f, "{why}"),
+            HandOverError::Lost(why) => write!(f, "the new process has taken over, and then: {why}"),
         }
     }
 }
@@ -98,6 +106,8 @@ pub struct Successor {
     channel: Channel,
     child: Child,
     committed: bool,
+    /// Who asks this process to stop asks the new one from the commit on.
+    stopping: Arc<StopSignal>,
 }
 
 impl Successor {
@@ -105,12 +115,17 @@ impl Successor {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(binary: &Path, arguments: &[OsString]) -> Result<Self, HandOverError> {
+    pub fn start(
+        binary: &Path,
+        arguments: &[OsString],
+        stopping: Arc<StopSignal>,
+    ) -> Result<Self, HandOverError> {
         let (own, its) = UnixStream::pair()?;
         let mut command = Command::new(binary);
         command.args(arguments).env(VARIABLE, "1").stdin(Stdio::from(OwnedFd::from(its)));
         let child = command.spawn().map_err(HandOverError::Start)?;
-        Ok(Successor { channel: Channel::new(own), child, committed: false })
+        let channel = Channel::to_successor(own, HELLO_TIMEOUT);
+        Ok(Successor { channel, child, committed: false, stopping })
     }
 
     /// Its process.
@@ -123,7 +138,6 @@ impl Successor {
     /// # Errors
     /// It refuses, or cannot be talked to.
     pub fn prepare(&mut self, offered: &HandOverOffer) -> Result<(), HandOverError> {
-        self.channel.set_patience(PREPARE_TIMEOUT)?;
         let listeners = offered.listeners.iter().map(|(id, report, _)| OfferedListener {
             id: *id,
             protocol: report.protocol.clone(),
@@ -142,6 +156,8 @@ impl Successor {
         descriptors.extend(offered.listeners.iter().map(|(_, _, socket)| socket.as_fd()));
         descriptors.extend(offered.files.iter().map(AsFd::as_fd));
         self.channel.send(&HandOverMessage::Offer(body), &descriptors)?;
+        self.expect(|message| matches!(message, HandOverMessage::Hello))?;
+        self.channel.set_patience(PREPARE_TIMEOUT);
         self.expect(|message| matches!(message, HandOverMessage::Prepared))
     }
 
@@ -150,7 +166,7 @@ impl Successor {
     /// # Errors
     /// It refuses, or cannot be talked to.
     pub fn restore(&mut self, snapshot: &TargetSnapshot) -> Result<(), HandOverError> {
-        self.channel.set_patience(STEP_TIMEOUT)?;
+        self.channel.set_patience(STEP_TIMEOUT);
         self.channel.send(&HandOverMessage::Target(snapshot.to_bytes()), &[])?;
         self.expect(|message| matches!(message, HandOverMessage::Restored))
     }
@@ -165,20 +181,46 @@ impl Successor {
         Ok(self.channel.send(&message, &descriptors)?)
     }
 
+    /// Waits until it has the sockets of all shards: with too few descriptors it has not.
+    ///
+    /// # Errors
+    /// It refuses, or cannot be talked to.
+    pub fn wait_until_held(&mut self) -> Result<(), HandOverError> {
+        self.expect(|message| matches!(message, HandOverMessage::Held))
+    }
+
     /// From here on it serves, and this process does not.
     ///
     /// # Errors
-    /// It was not told, and this process goes on.
+    /// It was not told, and this process goes on: it is to stop, or the new one does not wait for this any more.
     pub fn commit(&mut self) -> Result<(), HandOverError> {
-        self.channel.send(&HandOverMessage::Commit, &[])?;
+        if !self.channel.is_quiet() {
+            self.expect(|_| false)?;
+        }
+        let (channel, pid) = (&mut self.channel, self.child.id());
+        match self.stopping.pass_on(pid, || channel.send(&HandOverMessage::Commit, &[])) {
+            Some(sent) => sent?,
+            None => return Err(HandOverError::Blocked("the daemon is to stop".to_owned())),
+        }
         self.committed = true;
         Ok(())
     }
 
-    /// Waits until it serves. What comes of it changes nothing any more.
+    /// Waits until it serves, or has not said so in time.
+    ///
+    /// # Errors
+    /// It has ended.
     pub fn wait_until_taken(&mut self) -> Result<(), HandOverError> {
-        self.channel.set_patience(PREPARE_TIMEOUT)?;
-        self.expect(|message| matches!(message, HandOverMessage::Taken))
+        self.channel.set_patience(STEP_TIMEOUT);
+        match self.channel.receive() {
+            Ok((HandOverMessage::Taken, _)) => Ok(()),
+            Ok(_) => Err(HandOverError::Lost(ChannelError::Unexpected)),
+            Err(ChannelError::Io(why)) if why.kind() == io::ErrorKind::WouldBlock => {
+                tracing::error!(target: area::SERVE, pid = self.pid(), "the new process has not said that it serves");
+                Ok(())
+            }
+            Err(why) => Err(HandOverError::Lost(why)),
+        }
     }
 
     fn expect(&mut self, is_it: impl Fn(&HandOverMessage) -> bool) -> Result<(), HandOverError> {

@@ -4,6 +4,7 @@ mod apply;
 mod blocked;
 mod create;
 mod disks;
+mod stops;
 mod targets;
 
 use super::*;
