@@ -168,6 +168,9 @@ fn run(
     let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
     let (mut stores, repeated) =
         open_volumes(&plan, &mut identities, &state, &mut unserved).inspect_err(|_| flight.discard())?;
+    if predecessor.is_some() {
+        handed::close_handed_files();
+    }
     let params = EngineParams {
         plan: &plan,
         volumes: &stores,

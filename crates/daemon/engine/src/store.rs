@@ -93,6 +93,8 @@ pub struct Store {
     /// A sync of its file failed that no shard requested: data may be lost. The shards report this to hosts until the
     /// operator acknowledges it.
     pub in_doubt: bool,
+    /// Its descriptor is that of the process from which this one takes over.
+    pub is_handed: bool,
 }
 
 /// What opening a volume did to its file, to be undone if it is not served after all.
@@ -184,6 +186,7 @@ impl Store {
             legs: self.legs.iter().map(Store::without_files).collect(),
             made: self.made,
             in_doubt: self.in_doubt,
+            is_handed: self.is_handed,
         }
     }
 
@@ -469,7 +472,10 @@ fn open_single(
         VolumeSource::Nbd(of) => nbd::export(volume, (leg, of), holder, probed)?,
         VolumeSource::Stripe(_) => return Err(OpenErrorReason::Nested),
     };
-    if let Err(why) = store.sync() {
+    // Who serves it still is to be told of what fails, which a descriptor tells once. What it knows comes with its state.
+    if !store.is_handed
+        && let Err(why) = store.sync()
+    {
         let (volume, place) = (&volume.name, volume.spec.source.display_location().unwrap_or_default());
         tracing::error!(
             target: area::VOLUME,
@@ -506,6 +512,7 @@ fn ram_store(volume: &Volume) -> Store {
         legs: Vec::new(),
         made: CreatedFile::Nothing,
         in_doubt: false,
+        is_handed: false,
     }
 }
 

@@ -29,7 +29,9 @@ pub(super) fn open_device(
     if !meta.file_type().is_block_device() {
         return Err(OpenErrorReason::NotADevice(path.to_owned()));
     }
-    let mut file = match handed::at(path) {
+    let handed = handed::at(path, spec.read_only, spec.direct);
+    let is_handed = handed.is_some();
+    let mut file = match handed {
         // It has the device for itself: to open it again would be refused.
         Some(file) => Ok(file),
         None => open_options(volume).open(path).and_then(clear_nonblocking),
@@ -80,6 +82,7 @@ pub(super) fn open_device(
         legs: Vec::new(),
         made: CreatedFile::Nothing,
         in_doubt: false,
+        is_handed,
     })
 }
 

@@ -58,10 +58,14 @@ pub(super) fn open_file(
         opened => (opened, created),
     };
     let file = file.and_then(clear_nonblocking).map_err(|why| open_error(path, why))?;
-    let file = handed::instead_of(file);
+    let (file, is_handed) = handed::instead_of(file);
     // The open file is judged, not what its name led to before.
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
         return Err(OpenErrorReason::NotAFile(path.to_owned()));
+    }
+    let is_to_grow = |want| file.metadata().is_ok_and(|meta| meta.len() < want);
+    if is_handed && !spec.read_only && spec.size.is_some_and(is_to_grow) {
+        return Err(OpenErrorReason::GrowsMeanwhile(path.to_owned()));
     }
     let made = if created { file.try_clone().ok() } else { None };
     let undo = |why| {
@@ -84,7 +88,7 @@ pub(super) fn open_file(
         }
         Ok(()) | Err(_) => {}
     }
-    Ok(Store { made: if created { CreatedFile::File } else { store.made }, ..store })
+    Ok(Store { made: if created { CreatedFile::File } else { store.made }, is_handed, ..store })
 }
 
 /// Whether the name leads to the open file still.
@@ -168,6 +172,7 @@ pub(super) fn lock_and_measure(
         legs: Vec::new(),
         made: if grown.is_some() { CreatedFile::Growth(before) } else { CreatedFile::Nothing },
         in_doubt: false,
+        is_handed: false,
     })
 }
 

@@ -24,6 +24,7 @@ pub(super) enum OpenErrorReason {
     Gone(PathBuf, VolumeName),
     Empty(PathBuf),
     Locked(PathBuf),
+    GrowsMeanwhile(PathBuf),
     Moved(PathBuf),
     InUseBySystem(PathBuf),
     Alias(PathBuf, VolumeName),
@@ -75,6 +76,11 @@ impl fmt::Display for OpenErrorReason {
                  restore it, then run `blockwire volume retry {name}`; if its contents are lost for good, run \
                  `blockwire volume delete {name}` and create it again (or create the file with truncate(1) if the \
                  volume is configured)",
+                path.display()
+            ),
+            OpenErrorReason::GrowsMeanwhile(path) => write!(
+                f,
+                "{} is to be larger than the daemon that serves has made it: run `blockwire apply` first",
                 path.display()
             ),
             OpenErrorReason::Empty(path) => {
@@ -151,6 +157,7 @@ impl VolumeOpenError {
             OpenErrorReason::Empty(_)
             | OpenErrorReason::Locked(_)
             | OpenErrorReason::Moved(_)
+            | OpenErrorReason::GrowsMeanwhile(_)
             | OpenErrorReason::InUseBySystem(_) => false,
             OpenErrorReason::Absent(_) | OpenErrorReason::Replaced(..) | OpenErrorReason::NoRandomness(_) => {
                 false
