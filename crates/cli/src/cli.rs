@@ -83,6 +83,7 @@ SPEC is KIND:ARGUMENT[,key=value]...
   thin_threshold=PERCENT
                    tell initiators when so much is allocated (none)
   removable        report a removable medium
+  movable          of a ram volume: memory that `upgrade` hands on
   tas=on|off       report TASK ABORTED for commands that another initiator
                    aborts (on)
   sanitize_rate=SIZE

@@ -100,7 +100,7 @@ fn descriptors_of(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is there").count()
 }
 
-/// Replaces the process again and again while hosts write and read. The volume's source is given without its size.
+/// Replaces the process again and again while hosts write and read. `SIZE` in the volume's source stands for its size.
 fn replace_under_load(source: &str, world: &str, times: usize) {
     // Each connection has a socket here, and a load one more at its end.
     let limit = Rlimit { current: getrlimit(Resource::Nofile).maximum, ..getrlimit(Resource::Nofile) };
@@ -109,7 +109,8 @@ fn replace_under_load(source: &str, world: &str, times: usize) {
     let (sessions, hosts) = (loads.iter().filter(|load| load.scsi).count(), loads.len());
     let queues = 2 * (hosts - sessions);
     let size = (hosts as u64 * LOAD_BYTES).max(8 << 20);
-    let config = format!("[[volume]]\nname = \"disk\"\nsource = \"{source},size={size}\"\n");
+    let spec = source.replace("SIZE", &size.to_string());
+    let config = format!("[[volume]]\nname = \"disk\"\nsource = \"{spec}\"\n");
     let place = Place::new();
     let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0", "--no-sandbox", "--io", world]);
     let shown = || daemon.ask_json("volume show disk")["uuid"].clone();
@@ -166,7 +167,15 @@ fn replace_under_load(source: &str, world: &str, times: usize) {
 #[test]
 fn hosts_of_both_protocols_notice_nothing_of_upgrades_under_load() {
     for world in worlds() {
-        replace_under_load("file:disk.img", world, upgrades());
+        replace_under_load("file:disk.img,size=SIZE", world, upgrades());
+    }
+}
+
+/// The memory of the volume goes along by its descriptor.
+#[test]
+fn ram_volumes_that_are_to_move_do() {
+    for world in worlds() {
+        replace_under_load("ram:SIZE,movable", world, upgrades().div_ceil(2));
     }
 }
 

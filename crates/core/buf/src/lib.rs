@@ -43,5 +43,5 @@ pub use cx::{Cx, Entropy, Time};
 pub use lender::Lender;
 pub use payload::{Errno, Payload};
 pub use pool::{Pool, PoolUsage};
-pub use region::{Region, RegionHandle, zeroed_words};
+pub use region::{Region, RegionHandle, SharedWords};
 pub use sg::{Sg, SgMut};

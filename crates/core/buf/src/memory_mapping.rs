@@ -22,11 +22,26 @@ pub(crate) fn try_map_anonymous(bytes: usize) -> Option<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return None;
     }
-    // Random places in small pages cost a walk through the page tables each: a tenth of all that a
-    // 4 KiB read takes. Where the system has no large pages to give, nothing is lost.
-    // SAFETY: the mapping is ours, and the advice changes no contents.
-    unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
-    NonNull::new(at.cast())
+    let at = NonNull::new(at.cast())?;
+    prefer_large_pages(at, bytes);
+    Some(at)
+}
+
+/// Asks for large pages in a mapping. Random places in small pages cost a walk through the page tables each: a tenth of
+/// all that a 4 KiB read takes. Where the system has no large pages to give, nothing is lost.
+#[cfg(not(miri))]
+pub(crate) fn prefer_large_pages(at: NonNull<u8>, bytes: usize) {
+    // SAFETY: the advice changes no contents, whatever is mapped there.
+    unsafe { libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
+/// Whether nobody can shorten a memfd any more.
+#[cfg(not(miri))]
+pub(crate) fn is_sealed_against_shrinking(file: std::os::fd::BorrowedFd<'_>) -> bool {
+    use std::os::fd::AsRawFd;
+    // SAFETY: no pointers are passed. What has no seals gives an error.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
 /// The first `bytes` of a file, shared with who else has it mapped.
@@ -70,6 +85,16 @@ pub(crate) unsafe fn release_pages(at: *mut u8, bytes: usize) -> bool {
     unsafe { libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
+/// The same of a mapping of a memfd, whose pages then read as zero for all who have mapped it.
+///
+/// # Safety
+/// The range must be whole pages of a mapping of [`try_map_file`] under no Rust reference.
+#[cfg(not(miri))]
+pub(crate) unsafe fn release_file_pages(at: *mut u8, bytes: usize) -> bool {
+    // SAFETY: by the caller's promise; the pages stay mapped, as holes of the file.
+    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_REMOVE) == 0 }
+}
+
 // The interpreter knows the allocator better than the system's mappings.
 #[cfg(miri)]
 mod interpreted {
@@ -97,9 +122,22 @@ mod interpreted {
     pub(crate) unsafe fn release_pages(_: *mut u8, _: usize) -> bool {
         false
     }
+
+    pub(crate) unsafe fn release_file_pages(_: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    pub(crate) fn prefer_large_pages(_: NonNull<u8>, _: usize) {}
+
+    pub(crate) fn is_sealed_against_shrinking(_: std::os::fd::BorrowedFd<'_>) -> bool {
+        false
+    }
 }
 #[cfg(miri)]
-pub(crate) use interpreted::{release_pages, try_map_anonymous, try_map_file, unmap};
+pub(crate) use interpreted::{
+    is_sealed_against_shrinking, prefer_large_pages, release_file_pages, release_pages, try_map_anonymous,
+    try_map_file, unmap,
+};
 
 /// As [`try_map_anonymous`].
 ///

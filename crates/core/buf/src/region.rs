@@ -5,16 +5,22 @@
 //! disk may, and nothing worse. A reference would promise the compiler that the memory does not change.
 
 mod view;
+mod words;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+pub use words::SharedWords;
 
 use crate::crc32c::Crc32c;
-use crate::memory_mapping::{release_pages, try_map_anonymous, try_map_file, unmap};
+use crate::memory_mapping::{
+    is_sealed_against_shrinking, prefer_large_pages, release_file_pages, release_pages, try_map_anonymous,
+    try_map_file, unmap,
+};
 use crate::shared_memory;
 
 /// The shortest region, in bytes, that is taken to fit no cache: what is written to it by whole lines goes
@@ -26,8 +32,17 @@ const UNCACHED_REGION_MIN: usize = 32 << 20;
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    /// Whether pages that are given back read as zeroes: not those of a file.
-    anonymous: bool,
+    pages: PageKind,
+}
+
+/// How pages are given back to the system, so that they read as zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageKind {
+    Anonymous,
+    /// Of a memfd, which frees them.
+    Memfd,
+    /// Of a file of another process: they are zeroed instead.
+    Foreign,
 }
 
 // SAFETY: the memory is only touched by raw copies, which need no exclusive access (see the module's
@@ -60,7 +75,7 @@ impl Region {
         if len == 0 {
             return None;
         }
-        Some(Region { base: try_map_anonymous(len)?, len, anonymous: true })
+        Some(Region { base: try_map_anonymous(len)?, len, pages: PageKind::Anonymous })
     }
 
     /// The first `len` bytes of a file that another process has mapped too, such as a virtual machine's
@@ -75,7 +90,24 @@ impl Region {
         if len == 0 || size < len as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Region { base: try_map_file(file, len)?, len, anonymous: false })
+        Ok(Region { base: try_map_file(file, len)?, len, pages: PageKind::Foreign })
+    }
+
+    /// All of a memfd: memory that another process can go on with. Pages take memory when they are first touched, by a
+    /// read too, and are small ones unless the system gives large ones to shared memory (`shmem_enabled`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if the file is empty, or may be shortened: it must have the seal F_SEAL_SHRINK; else what the
+    /// system says.
+    pub fn map_memfd(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let size = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
+        let len = usize::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
+        if len == 0 || !is_sealed_against_shrinking(file) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let base = try_map_file(file, len)?;
+        prefer_large_pages(base, len);
+        Ok(Region { base, len, pages: PageKind::Memfd })
     }
 
     /// Length in bytes.
@@ -180,8 +212,15 @@ impl Region {
         // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
         unsafe {
             shared_memory::zero_shared(to.as_ptr(), head);
-            if pages > 0 && !(self.anonymous && release_pages(to.as_ptr().add(head), pages)) {
-                shared_memory::zero_shared(to.as_ptr().add(head), pages);
+            let at = to.as_ptr().add(head);
+            let released = pages > 0
+                && match self.pages {
+                    PageKind::Anonymous => release_pages(at, pages),
+                    PageKind::Memfd => release_file_pages(at, pages),
+                    PageKind::Foreign => false,
+                };
+            if !released {
+                shared_memory::zero_shared(at, pages);
             }
             shared_memory::zero_shared(to.as_ptr().add(head + pages), len - head - pages);
         }
@@ -210,16 +249,6 @@ impl RegionHandle {
     pub fn has_views(&self) -> bool {
         Rc::strong_count(&self.0) > 1
     }
-}
-
-/// Zeroed words that all cores share. Those that are never written take no memory: the system maps zeroed pages when
-/// they are touched, as far as the words fill whole pages.
-pub fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
-    const { assert!(align_of::<u64>() == align_of::<AtomicU64>()) };
-    let words = Box::into_raw(vec![0_u64; count].into_boxed_slice());
-    // SAFETY: `AtomicU64` has the size and the bit validity of `u64`, and here its alignment, so this is the allocation
-    // of a slice of as many; nobody else has it.
-    unsafe { Box::from_raw(words as *mut [AtomicU64]) }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub use owner::{REQUESTS_MAX, RunningVolume, RunningVolumeError, VolumeNotIdle, 
 pub use owner_messages::{
     AbortScope, Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
 };
-pub use ram::{RamBackend, RamDisk};
+pub use ram::{ForeignMemory, RamBackend, RamDisk, movable_ram_len};
 pub use record::{PortRenumbering, RecordError, renumber_ports};
 pub use requester::{Identity, PathAccess, PortId, Requester};
 pub use shared_gate_state::{AllocationGauge, SharedGateState};

@@ -6,12 +6,19 @@
 //!
 //! A long read or write is copied in parts, one for each [`Backend::resume`], so that other connections of the shard
 //! do not wait for all of it.
+//!
+//! A disk in a memfd can be gone on with by another process ([`movable`]).
+
+mod movable;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buf::{Cx, Payload, Region, RegionHandle, Sg, zeroed_words};
+use buf::{Cx, Payload, Region, RegionHandle, Sg, SharedWords};
+
+use movable::RamHeader;
+pub use movable::{ForeignMemory, movable_ram_len};
 
 use crate::backend::{Backend, Geometry};
 use crate::io::{Durability, Extent, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Span};
@@ -35,9 +42,15 @@ const EXTENT_GRANULES_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct RamDisk {
     region: Arc<Region>,
+    /// Bytes of the region that are the disk's, from its beginning on.
+    capacity: usize,
     /// One bit per granule: whether it is mapped.
-    mapped: Box<[AtomicU64]>,
+    mapped: SharedWords,
     blocks: AtomicU64,
+    /// Of a disk that can move.
+    header: Option<RamHeader>,
+    /// As many zeroes as one operation reads, for a disk that can move: its own pages take memory when they are read.
+    zeroes: Option<Arc<Region>>,
     logical: u32,
     physical: u32,
     /// Bytes of all granules that are mapped.
@@ -68,11 +81,15 @@ impl RamDisk {
         assert!(blocks > 0 && blocks <= blocks_max, "a disk has blocks");
         let bytes = blocks_max.checked_mul(u64::from(logical))?;
         let granules = bytes.div_ceil(u64::from(physical));
+        let capacity = usize::try_from(bytes).ok()?;
         Some(RamDisk {
-            region: Arc::new(Region::try_new(usize::try_from(bytes).ok()?)?),
+            region: Arc::new(Region::try_new(capacity)?),
+            capacity,
             // Zeroed by the system, so that what a disk may grow to takes no memory until it is used.
-            mapped: zeroed_words(usize::try_from(granules.div_ceil(64)).ok()?),
+            mapped: SharedWords::zeroed(usize::try_from(granules.div_ceil(64)).ok()?),
             blocks: AtomicU64::new(blocks),
+            header: None,
+            zeroes: None,
             logical,
             physical,
             gauge: AllocationGauge::default(),
@@ -83,7 +100,7 @@ impl RamDisk {
     /// zeroed when the disk grows over it again.
     pub fn resize(&self, blocks: u64) -> bool {
         let Some(bytes) = blocks.checked_mul(u64::from(self.logical)) else { return false };
-        if blocks == 0 || bytes > self.region.len() as u64 {
+        if blocks == 0 || bytes > self.capacity as u64 {
             return false;
         }
         let old = self.blocks.load(Ordering::Acquire);
@@ -91,6 +108,9 @@ impl RamDisk {
             self.unmap(Span { lba: old, blocks: blocks - old });
         }
         self.blocks.store(blocks, Ordering::Release);
+        if let Some(header) = &self.header {
+            header.set_blocks(blocks);
+        }
         true
     }
 
@@ -232,6 +252,8 @@ impl RamDisk {
 pub struct RamBackend {
     disk: Arc<RamDisk>,
     region: RegionHandle,
+    /// See [`RamDisk`].
+    zeroes: Option<RegionHandle>,
     /// Long reads and writes, in order; the first has begun. As many as the gate admits.
     copies: VecDeque<LongCopy>,
     done: VecDeque<IoCompletion>,
@@ -249,7 +271,8 @@ impl RamBackend {
     /// A backend on this disk, for the shard that makes it.
     pub fn new(disk: Arc<RamDisk>) -> Self {
         let region = RegionHandle::new(disk.region.clone());
-        RamBackend { disk, region, copies: VecDeque::new(), done: VecDeque::new() }
+        let zeroes = disk.zeroes.clone().map(RegionHandle::new);
+        RamBackend { disk, region, zeroes, copies: VecDeque::new(), done: VecDeque::new() }
     }
 
     /// Whether it is to be copied in parts.
@@ -271,7 +294,7 @@ impl RamBackend {
         match &mut io.payload {
             Payload::In(into) => {
                 for slice in into.slices_mut(part.clone()) {
-                    self.region.region().read(at, slice);
+                    self.disk.copy_out(at, slice);
                     at += slice.len();
                 }
             }
@@ -294,6 +317,9 @@ impl RamBackend {
     /// The memory of a span. It is read when the answer goes out, so it is told to come near now.
     fn view_memory(&self, span: Span) -> Sg {
         let (at, len) = (self.disk.byte_offset(span.lba), self.disk.byte_len(span));
+        if let Some(zeroes) = &self.zeroes {
+            return self.view_mapped_memory((at, len), zeroes);
+        }
         let lent = self.region.view(at, len);
         self.region.region().prefetch(at, len.min(PREFETCH_MAX));
         Sg::from(lent)
@@ -306,7 +332,7 @@ impl RamBackend {
             Payload::In(mut into) => {
                 let mut done = 0;
                 for slice in into.slices_mut(0..self.disk.byte_len(span)) {
-                    self.region.region().read(at + done, slice);
+                    self.disk.copy_out(at + done, slice);
                     done += slice.len();
                 }
                 (Ok(Outcome::Complete), Payload::In(into))

@@ -84,6 +84,7 @@ pub const VOLUME: Section = Section {
         "thin": "true or false", "true, except for devices", "Free unmapped blocks, and report thin provisioning. RAM volumes always do; false is ignored with a warning.";
         "thin_threshold": "percent", "none", "For a thin RAM or file volume: from how much of its capacity on, such as `\"80%\"`, initiators get THIN PROVISIONING SOFT THRESHOLD REACHED (38h/07h, which ESXi shows) and the log a warning; 1% to 99%. They are told once, and again if less was allocated in between.";
         "removable": "true or false", "false", "Report a removable medium.";
+        "movable": "true or false", "false", "For a RAM volume: memory that `blockwire upgrade` hands to the new process (a memfd). It costs 4 KiB pages instead of large ones, unless `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` ([replacing a running daemon](internals/upgrade.md#ram-volumes)).";
         "tas": "true or false", "true", "Complete SCSI commands aborted by another initiator (reset, CLEAR TASK SET, PREEMPT AND ABORT) with status TASK ABORTED; without it they get no response. Initiators can change it until the next reset (TAS bit of the Control mode page).";
         "sanitize_rate": "size", "no limit", "Most bytes per second that a sanitize writes, so that other I/O gets through.";
         "iops_limit": "number", "no limit", "Most operations per second of all hosts together; further ones wait. See [limits](watching.md#limits-of-iops-and-bandwidth).";

@@ -28,7 +28,7 @@ use crate::limit_keys::LimitKeys;
 use crate::size;
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 22] = [
+pub const KEYS: [&str; 23] = [
     "size",
     "chunk",
     "block",
@@ -40,6 +40,7 @@ pub const KEYS: [&str; 22] = [
     "thin",
     "thin_threshold",
     "removable",
+    "movable",
     "tas",
     "sanitize_rate",
     "iops_limit",
@@ -231,6 +232,8 @@ pub struct Spec {
     pub thin_threshold: Option<u8>,
     /// Reported as a removable medium.
     pub removable: bool,
+    /// Memory that another process can go on with, of a RAM volume.
+    pub movable: bool,
     /// TAS: a SCSI command that another initiator ends is answered with TASK ABORTED.
     pub task_aborted_status: bool,
     /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
@@ -256,6 +259,7 @@ impl Spec {
             thin: !matches!(source, VolumeSource::Device(_)),
             thin_threshold: None,
             removable: false,
+            movable: false,
             task_aborted_status: true,
             sanitize_rate: None,
             limits: LimitKeys::default(),
@@ -309,6 +313,7 @@ impl Spec {
                 self.thin_threshold = Some(percent.ok_or_else(wrong)?);
             }
             "removable" => self.removable = parse_switch(value).map_err(bad)?,
+            "movable" => self.movable = parse_switch(value).map_err(bad)?,
             "tas" => self.task_aborted_status = parse_switch(value).map_err(bad)?,
             "sanitize_rate" => {
                 let rate = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
@@ -378,6 +383,9 @@ impl Spec {
         }
         if self.physical.is_some_and(|physical| physical < self.block) {
             return bad("physical", "must not be smaller than the logical block");
+        }
+        if self.movable && self.source != VolumeSource::Ram {
+            return bad("movable", "applies only to RAM volumes: others move as they are");
         }
         if self.direct && self.source.path().is_none() {
             return bad("direct", "applies only to files and devices");
@@ -558,6 +566,7 @@ impl fmt::Display for Spec {
             ("direct", self.direct, default.direct),
             ("thin", self.thin, default.thin),
             ("removable", self.removable, default.removable),
+            ("movable", self.movable, default.movable),
             ("tas", self.task_aborted_status, default.task_aborted_status),
         ] {
             if value != usual && keys.contains(&key) {

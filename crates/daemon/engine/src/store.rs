@@ -13,6 +13,7 @@ mod nbd;
 mod open_ahead;
 mod open_error;
 mod probe;
+mod ram;
 mod rbd;
 mod shared_names;
 mod stripe;
@@ -38,6 +39,7 @@ pub use open_ahead::open_files_ahead;
 use open_error::OpenErrorReason;
 pub use open_error::VolumeOpenError;
 pub use probe::{ProbeNeeds, ProbeResult};
+pub use ram::map_ram;
 pub use shared_names::volumes_of_one_name;
 
 use crate::{
@@ -76,6 +78,8 @@ pub struct Store {
     pub punch: bool,
     /// The open file or device; `None` for memory.
     pub file: Option<File>,
+    /// The memfd of a RAM volume that can move.
+    pub memory: Option<File>,
     /// The open image of Ceph.
     pub image: Option<::rbd::Image>,
     /// The place of an image that a group of gateways serves.
@@ -178,6 +182,7 @@ impl Store {
             offset_align: self.offset_align,
             punch: self.punch,
             file: None,
+            memory: None,
             image: None,
             slot: self.slot.clone(),
             export: None,
@@ -254,6 +259,8 @@ impl Store {
                 identities.uuid_for(key, &place, random_uuid()?)
             }
             (None, Some(key), Some(path)) => identities.uuid_for(key, path, random_uuid()?),
+            // As hosts know it.
+            (None, None, _) if self.memory.is_some() && self.is_handed => self.uuid,
             (None, _, _) => {
                 let elsewhere = self.remote.as_ref().and_then(|remote| remote.uuid);
                 match elsewhere.or_else(|| self.key.as_ref().and_then(rbd::uuid_of)) {
@@ -296,7 +303,7 @@ impl Store {
     /// Whether it holds nothing of an earlier life: it is memory, or its file was made now.
     pub fn is_new(&self) -> bool {
         match &self.volume.spec.source {
-            VolumeSource::Ram | VolumeSource::Null => true,
+            VolumeSource::Ram | VolumeSource::Null => !self.is_handed,
             VolumeSource::File(_) => self.made == CreatedFile::File,
             VolumeSource::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_new),
             VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
@@ -461,6 +468,7 @@ fn open_single(
     probed: &mut ProbeResult,
 ) -> Result<Store, OpenErrorReason> {
     let mut store = match &volume.spec.source {
+        VolumeSource::Ram if leg == WHOLE_VOLUME => ram::open_ram(volume)?,
         VolumeSource::Ram | VolumeSource::Null => ram_store(volume),
         VolumeSource::Remote(urls) => remote_store(volume, leg, urls, identities, probed)?,
         VolumeSource::File(path) => {
@@ -504,6 +512,7 @@ fn ram_store(volume: &Volume) -> Store {
         offset_align: spec.block,
         punch: true,
         file: None,
+        memory: None,
         image: None,
         slot: None,
         export: None,

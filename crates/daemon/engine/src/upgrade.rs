@@ -5,7 +5,8 @@
 //! ```text
 //! old                                              new
 //! Offer: shards, descriptors of the state
-//!   directory, listeners, files of volumes   ────▶ reads the configuration, opens the volumes
+//!   directory, listeners, files and memory
+//!   of volumes                               ────▶ reads the configuration, opens the volumes
 //!                                            ◀──── Hello, at once
 //!                                            ◀──── Prepared, or Refused
 //! comes to rest, saves
@@ -38,13 +39,13 @@ pub use successor::{HandOverError, HandOverOffer, HandedOver, Successor};
 pub const VARIABLE: &str = "BLOCKWIRE_UPGRADE";
 
 /// Of the messages between both processes. Raised with each change of them, or of what they carry.
-const FORMAT: SnapshotFormat = SnapshotFormat { kind: *b"hand", version: 2 };
+const FORMAT: SnapshotFormat = SnapshotFormat { kind: *b"hand", version: 3 };
 
 /// A message between both processes. Descriptors go with it.
 #[derive(Debug, Serialize, Deserialize)]
 enum HandOverMessage {
     /// With what is open, in this order: the state directory's lock, the control socket, the socket of metrics if there
-    /// is one, listeners, files.
+    /// is one, listeners, files, memory of RAM volumes.
     Offer(OfferBody),
     /// By which a binary that can take over is told from one that says nothing.
     Hello,
@@ -71,6 +72,14 @@ struct OfferBody {
     flight: Option<String>,
     listeners: Vec<OfferedListener>,
     files: u32,
+    memories: Vec<OfferedMemory>,
+}
+
+/// A RAM volume that can move.
+#[derive(Debug, Serialize, Deserialize)]
+struct OfferedMemory {
+    volume: String,
+    uuid: [u8; 16],
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

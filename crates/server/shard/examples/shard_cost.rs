@@ -5,14 +5,18 @@
 //! prints nanoseconds per command. Under `valgrind --tool=callgrind --toggle-collect='*measured_turn*'` the
 //! instructions are those of the shard alone, without its set-up: divide by the number of commands that is
 //! printed. `tests/cost.sh` does this. Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write`
-//! over NVMe/TCP; depth (over iSCSI at most 16, as far as the window opens in the warm-up); rounds; connections,
-//! which take turns (with 16,384 of them an NVMe/TCP host takes 32,768 links).
+//! over NVMe/TCP, behind `movable-` on a RAM volume that can move; depth (over iSCSI at most 16, as far as the window
+//! opens in the warm-up); rounds; connections, which take turns (with 16,384 of them an NVMe/TCP host takes 32,768
+//! links).
 
 mod driven_shard;
 
 use endpoint::LinkId;
 
-use driven_shard::{BLOCK_LEN, Client, MeasuredShard, NoOthers, Random, WARM_UP, exports, written_volume};
+use blockwire_shard::VolumeSpec;
+use driven_shard::{
+    BLOCK_LEN, Client, MeasuredShard, NoOthers, Random, WARM_UP, exports, movable_volume, written_volume,
+};
 
 /// Blocks of 4 KiB: a volume that fits no cache.
 const BLOCKS: u64 = 1 << 16;
@@ -25,7 +29,11 @@ fn main() {
     let rounds: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let write = what.ends_with("write");
     let connections: u16 = args.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let volume = written_volume(BLOCKS, 1).remove(0);
+    let (what, make_volume) = match what.strip_prefix("movable-") {
+        Some(what) => (what, movable_volume as fn(u64, u16) -> Vec<VolumeSpec>),
+        None => (what.as_str(), written_volume as fn(u64, u16) -> Vec<VolumeSpec>),
+    };
+    let volume = make_volume(BLOCKS, 1).remove(0);
     let offered = exports(|exports| exports.nvme.subsystems[0].limits.controllers = connections.max(8));
     let mut world = MeasuredShard::new(0, 1, offered, volume, NoOthers);
     if connections > 1 {

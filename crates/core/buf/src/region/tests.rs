@@ -166,10 +166,62 @@ fn resident_kib(address: usize) -> u64 {
 
 #[test]
 fn zeroed_words_take_no_memory_until_they_are_written() {
-    let words = zeroed_words(128 << 20);
+    let words = SharedWords::zeroed(128 << 20);
     words[12345].store(5, Ordering::Relaxed);
     let taken = resident_kib(words.as_ptr() as usize);
     assert!(taken < 512 << 10, "{taken} KiB of 1 GiB");
     assert_eq!((words[12345].load(Ordering::Relaxed), words[99 << 20].load(Ordering::Relaxed)), (5, 0));
-    assert_eq!((words.len(), zeroed_words(0).len()), (128 << 20, 0));
+    assert_eq!((words.len(), SharedWords::zeroed(0).len()), (128 << 20, 0));
+}
+
+/// A memfd of so many bytes, which nobody can shorten if it is `sealed`.
+#[cfg(not(miri))]
+fn memfd(bytes: u64, sealed: bool) -> std::fs::File {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    // SAFETY: the name is a string of C; the descriptor is nobody else's.
+    let file = unsafe {
+        let made = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        assert!(made >= 0, "{}", io::Error::last_os_error());
+        std::fs::File::from_raw_fd(made)
+    };
+    file.set_len(bytes).unwrap();
+    if sealed {
+        // SAFETY: no pointers are passed.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    }
+    file
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_memfd_is_the_same_memory_for_all_and_gives_pages_back() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    const LEN: usize = 64 << 12;
+    let file = memfd(LEN as u64, true);
+    let (one, other) = (Region::map_memfd(file.as_fd()).unwrap(), Region::map_memfd(file.as_fd()).unwrap());
+    one.write(100, &[7; 40_000]);
+    let mut bytes = [0; 40_000];
+    other.read(100, &mut bytes);
+    assert_eq!(bytes, [7; 40_000]);
+    let taken = file.metadata().unwrap().blocks();
+    other.zero(0, 40_000);
+    // To read them takes them again.
+    assert!(file.metadata().unwrap().blocks() < taken, "whole pages go back to the system");
+    one.read(0, &mut bytes);
+    assert_eq!(bytes, [0; 40_000]);
+    let words = SharedWords::in_region(Arc::new(one), LEN - 4096, 512);
+    let again = SharedWords::in_region(Arc::new(other), LEN - 4096, 512);
+    words[3].store(9, Ordering::Release);
+    assert_eq!((again[3].load(Ordering::Acquire), again.len()), (9, 512));
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_memfd_that_may_be_shortened_is_not_mapped() {
+    use std::os::fd::AsFd;
+    for file in [memfd(4096, false), memfd(0, true)] {
+        let why = Region::map_memfd(file.as_fd()).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::InvalidInput);
+    }
 }

@@ -90,7 +90,7 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     #[rustfmt::skip]
     let Spec {
         source: _, size: _, block: _, physical: _, read_only: _, uuid: _, cache: _, direct: _, thin: _, removable: _,
-        thin_threshold: _, task_aborted_status: _, sanitize_rate: _, limits: _, persist: _,
+        movable: _, thin_threshold: _, task_aborted_status: _, sanitize_rate: _, limits: _, persist: _,
     } = a;
     found.hidden("name", (&old.origin, &new.origin), Effect::Restart("`volume create` made it"));
     found.shown("source", (&a.source, &b.source), REOPENED, |source| {
@@ -110,6 +110,7 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
         percent.map_or_else(|| "none".to_owned(), |percent| format!("{percent}%"))
     });
     found.plain("removable", (&a.removable, &b.removable), REOPENED);
+    found.plain("movable", (&a.movable, &b.movable), REOPENED);
     found.plain("tas", (&a.task_aborted_status, &b.task_aborted_status), REOPENED);
     found.shown("sanitize_rate", (&a.sanitize_rate, &b.sanitize_rate), REOPENED, or_none);
     rate_limits(&mut found, (&a.limits, &b.limits));

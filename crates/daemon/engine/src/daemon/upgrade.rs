@@ -153,13 +153,17 @@ impl Daemon {
                 target.name
             ));
         }
-        let parts = served.stores.iter().flat_map(|store| {
+        let fixed = served.stores.iter().filter(|store| store.memory.is_none());
+        let parts = fixed.flat_map(|store| {
             store.legs_or_self().iter().map(move |part| (&store.volume.name, &part.volume.spec.source))
         });
         for (name, source) in parts {
             let why = match source {
                 VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => continue,
-                VolumeSource::Ram => "its blocks are in the memory of this process",
+                VolumeSource::Ram => {
+                    "its blocks are in the memory of this process, which only those of a volume with `movable = true` \
+                     leave"
+                }
                 VolumeSource::Remote(_) => "connections to its targets cannot move",
                 VolumeSource::Rbd(_) => "its image is open in this process",
                 VolumeSource::Nbd(_) => "the connection to its server is open in this process",
@@ -183,6 +187,10 @@ impl Daemon {
         let served = self.volumes.lock_served();
         let files = served.stores.iter().flat_map(Store::legs_or_self).filter_map(|part| part.file.as_ref());
         let files = files.map(File::try_clone).map(|file| file.map(OwnedFd::from));
+        let memories = served.stores.iter().filter_map(|store| Some((store, store.memory.as_ref()?)));
+        let memories = memories.map(|(store, memory)| {
+            Ok((store.volume.name.clone(), store.uuid, OwnedFd::from(memory.try_clone()?)))
+        });
         let offered = HandOverOffer {
             shards: u16::try_from(shards.len()).unwrap_or(u16::MAX),
             state: self.volumes.state.duplicate_lock().map_err(failed)?.into(),
@@ -191,6 +199,7 @@ impl Daemon {
             flight: parts.flight.start().map(str::to_owned),
             listeners,
             files: files.collect::<Result<_, _>>().map_err(failed)?,
+            memories: memories.collect::<std::io::Result<_>>().map_err(failed)?,
         };
         Ok((offered, parts.arguments.clone()))
     }

@@ -17,16 +17,9 @@ use crate::{
     EngineError,
     remote::ProbedRemote,
     state::{RESERVATIONS_SUFFIX, StateDir},
-    store::Store,
+    store::{Store, map_ram},
 };
 use config::{plan::InquiryStrings, spec::VolumeSource};
-
-/// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
-/// address space and one bit per 4 KiB are set aside for it.
-const RAM_GROWTH_BYTES: u64 = 64 << 30;
-/// Largest RAM volume, also after it grew: more than a machine has, and few enough granules to keep
-/// a bit for each.
-const RAM_BYTES_MAX: u64 = 16 << 40;
 
 /// Where the bytes are, as all shards see it.
 #[derive(Clone, Debug)]
@@ -96,8 +89,7 @@ impl Medium {
         match (&spec.source, disk) {
             (VolumeSource::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
             (VolumeSource::Ram, _) => {
-                let disk = allocate_ram(store).ok_or_else(|| {
-                    let why = "not enough address space for that much memory (at most 16 TiB)";
+                let disk = map_ram(store).map_err(|why| {
                     EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
                 })?;
                 Ok(Medium::Ram(Arc::new(disk)))
@@ -391,20 +383,6 @@ impl Medium {
 /// The name of a volume's record: reservations, bad blocks, path states and protection.
 pub fn record_name(store: &Store) -> String {
     format!("{}.{RESERVATIONS_SUFFIX}", Uuid(*store.uuid.as_bytes()))
-}
-
-/// Memory for a volume, and as much address space to grow as there is.
-fn allocate_ram(store: &Store) -> Option<RamDisk> {
-    let block = store.volume.spec.block;
-    let wanted = store.bytes.saturating_add(store.bytes.max(RAM_GROWTH_BYTES)).min(RAM_BYTES_MAX);
-    if store.bytes > RAM_BYTES_MAX {
-        return None;
-    }
-    let make = |bytes: u64| {
-        let (now, most) = (store.bytes / u64::from(block), bytes / u64::from(block));
-        RamDisk::try_new(now, most, block, store.physical)
-    };
-    make(wanted).or_else(|| make(store.bytes))
 }
 
 /// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. Or its images. As many

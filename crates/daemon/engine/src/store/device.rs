@@ -74,6 +74,7 @@ pub(super) fn open_device(
         // The kernel zeroes what a device cannot discard, and the operator has asked for it.
         punch: !spec.read_only,
         file: Some(file),
+        memory: None,
         image: None,
         slot: None,
         export: None,

@@ -15,7 +15,10 @@ use std::{
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
-use super::{CreatedFile, FindHolder, Store, handed, open_error::OpenErrorReason};
+use super::{
+    CreatedFile, FindHolder, Store, handed,
+    open_error::{HandOverMismatch, OpenErrorReason},
+};
 use crate::state::{file_identity::FileIdentity, sync_parent_directory};
 use config::{plan::Volume, spec::VolumeSource};
 use process::log::area;
@@ -65,7 +68,7 @@ pub(super) fn open_file(
     }
     let is_to_grow = |want| file.metadata().is_ok_and(|meta| meta.len() < want);
     if is_handed && !spec.read_only && spec.size.is_some_and(is_to_grow) {
-        return Err(OpenErrorReason::GrowsMeanwhile(path.to_owned()));
+        return Err(OpenErrorReason::HandOver(HandOverMismatch::Larger(path.to_owned())));
     }
     let made = if created { file.try_clone().ok() } else { None };
     let undo = |why| {
@@ -164,6 +167,7 @@ pub(super) fn lock_and_measure(
         offset_align,
         punch,
         file: Some(file),
+        memory: None,
         image: None,
         slot: None,
         export: None,

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
+use uuid::Uuid;
 
 use crate::upgrade::HandedFiles;
+use config::name::VolumeName;
 
 /// Of the process that this one takes over from. There is one at most, and it is there before any volume is opened.
 static HANDED: Mutex<Option<HandedFiles>> = Mutex::new(None);
@@ -41,6 +43,11 @@ pub(super) fn instead_of(file: File) -> (File, bool) {
         Some(handed) => (handed, true),
         None => (file, false),
     }
+}
+
+/// The memory of a RAM volume of the process before, once, and by which UUID hosts know it.
+pub(super) fn memory_of(volume: &VolumeName) -> Option<(Uuid, File)> {
+    HANDED.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.take_memory(volume)
 }
 
 /// Both are open for the same, and pass the page cache or do not.

@@ -24,7 +24,7 @@ pub(super) enum OpenErrorReason {
     Gone(PathBuf, VolumeName),
     Empty(PathBuf),
     Locked(PathBuf),
-    GrowsMeanwhile(PathBuf),
+    HandOver(HandOverMismatch),
     Moved(PathBuf),
     InUseBySystem(PathBuf),
     Alias(PathBuf, VolumeName),
@@ -43,6 +43,33 @@ pub(super) enum OpenErrorReason {
     Unfit(backends::UnsuitableFile),
     TooLarge(u64, u64),
     NoRandomness(io::Error),
+}
+
+/// What does not go from one process to another as it is.
+#[derive(Debug)]
+pub(super) enum HandOverMismatch {
+    /// The configuration makes the file larger than the process that serves has.
+    Larger(PathBuf),
+    /// Memory of a RAM volume that is to move: what cannot be done with it.
+    Memory(&'static str, io::Error),
+    /// Its memory has blocks of so many bytes.
+    OtherBlocks(u32),
+}
+
+impl fmt::Display for HandOverMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandOverMismatch::Larger(path) => write!(
+                f,
+                "{} is to be larger than the daemon that serves has made it: run `blockwire apply` first",
+                path.display()
+            ),
+            HandOverMismatch::Memory(what, why) => write!(f, "cannot {what} memory that can move: {why}"),
+            HandOverMismatch::OtherBlocks(bytes) => {
+                write!(f, "its memory has blocks of {bytes} bytes: to change `block`, restart the daemon")
+            }
+        }
+    }
 }
 
 impl fmt::Display for VolumeOpenError {
@@ -78,11 +105,7 @@ impl fmt::Display for OpenErrorReason {
                  volume is configured)",
                 path.display()
             ),
-            OpenErrorReason::GrowsMeanwhile(path) => write!(
-                f,
-                "{} is to be larger than the daemon that serves has made it: run `blockwire apply` first",
-                path.display()
-            ),
+            OpenErrorReason::HandOver(why) => why.fmt(f),
             OpenErrorReason::Empty(path) => {
                 write!(f, "{} is smaller than one block; set size=", path.display())
             }
@@ -157,7 +180,7 @@ impl VolumeOpenError {
             OpenErrorReason::Empty(_)
             | OpenErrorReason::Locked(_)
             | OpenErrorReason::Moved(_)
-            | OpenErrorReason::GrowsMeanwhile(_)
+            | OpenErrorReason::HandOver(_)
             | OpenErrorReason::InUseBySystem(_) => false,
             OpenErrorReason::Absent(_) | OpenErrorReason::Replaced(..) | OpenErrorReason::NoRandomness(_) => {
                 false

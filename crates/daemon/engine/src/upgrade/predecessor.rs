@@ -12,9 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use endpoint::{ListenerId, ShardId};
+use uuid::Uuid;
 
 use super::channel::Channel;
 use super::{ChannelError, HandOverMessage, OfferedListener, VARIABLE};
+use config::name::VolumeName;
 use config::plan::{Plan, Portal};
 
 /// How long the old process may take to come to rest: more than any `--within`.
@@ -27,6 +29,8 @@ const REASON_CHARS_MAX: usize = 8 << 10;
 #[derive(Debug, Default)]
 pub struct HandedFiles {
     files: HashMap<(u64, u64), File>,
+    /// Of RAM volumes, by their names.
+    memories: HashMap<String, (Uuid, File)>,
 }
 
 impl HandedFiles {
@@ -36,7 +40,12 @@ impl HandedFiles {
             let facts = file.metadata()?;
             files.insert((facts.dev(), facts.ino()), file);
         }
-        Ok(HandedFiles { files })
+        Ok(HandedFiles { files, memories: HashMap::new() })
+    }
+
+    /// The memory of a RAM volume, once, and its UUID.
+    pub fn take_memory(&mut self, volume: &VolumeName) -> Option<(Uuid, File)> {
+        self.memories.remove(volume.as_str())
     }
 
     /// Its descriptor of what a path leads to, if it has one.
@@ -96,10 +105,13 @@ impl Predecessor {
         let metrics = body.has_metrics.then(&mut next).transpose()?.map(TcpListener::from);
         let listeners = body.listeners.into_iter().map(|listener| Ok((listener, next()?)));
         let listeners = listeners.collect::<Result<Vec<_>, ChannelError>>()?;
-        let files: Vec<OwnedFd> = descriptors.collect();
-        if files.len() != body.files as usize {
+        let mut files: Vec<OwnedFd> = descriptors.collect();
+        if files.len().checked_sub(body.memories.len()) != Some(body.files as usize) {
             return Err(ChannelError::Unexpected);
         }
+        let memories = files.split_off(body.files as usize).into_iter().zip(body.memories);
+        let memories = memories.map(|(file, of)| (of.volume, (Uuid::from_bytes(of.uuid), File::from(file))));
+        let files = HandedFiles { memories: memories.collect(), ..HandedFiles::of(files)? };
         Ok(Predecessor {
             channel: Mutex::new(channel),
             shards: body.shards,
@@ -108,7 +120,7 @@ impl Predecessor {
             metrics: Mutex::new(metrics),
             flight: body.flight,
             listeners: Mutex::new(listeners),
-            files: Mutex::new(HandedFiles::of(files)?),
+            files: Mutex::new(files),
         })
     }
 

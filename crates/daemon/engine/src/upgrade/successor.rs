@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use endpoint::ShardId;
 use shard::{LeftBehind, TargetSnapshot};
+use uuid::Uuid;
 
 use super::channel::Channel;
-use super::{ChannelError, HandOverMessage, OfferBody, OfferedListener, VARIABLE};
+use super::{ChannelError, HandOverMessage, OfferBody, OfferedListener, OfferedMemory, VARIABLE};
 use crate::daemon::StopSignal;
+use config::name::VolumeName;
 use control::report::ListenerReport;
 use process::log::area;
 
@@ -85,6 +87,8 @@ pub struct HandOverOffer {
     pub listeners: Vec<(u16, ListenerReport, OwnedFd)>,
     /// The files of volumes.
     pub files: Vec<OwnedFd>,
+    /// The memory of RAM volumes, by their names, and their UUIDs.
+    pub memories: Vec<(VolumeName, Uuid, OwnedFd)>,
 }
 
 /// What went over.
@@ -144,17 +148,23 @@ impl Successor {
             tag: report.tag,
             address: report.address,
         });
+        let memories = offered
+            .memories
+            .iter()
+            .map(|(volume, uuid, _)| OfferedMemory { volume: volume.to_string(), uuid: *uuid.as_bytes() });
         let body = OfferBody {
             shards: offered.shards,
             has_metrics: offered.metrics.is_some(),
             flight: offered.flight.clone(),
             listeners: listeners.collect(),
             files: offered.files.len() as u32,
+            memories: memories.collect(),
         };
         let mut descriptors = vec![offered.state.as_fd(), offered.control.as_fd()];
         descriptors.extend(offered.metrics.as_ref().map(AsFd::as_fd));
         descriptors.extend(offered.listeners.iter().map(|(_, _, socket)| socket.as_fd()));
         descriptors.extend(offered.files.iter().map(AsFd::as_fd));
+        descriptors.extend(offered.memories.iter().map(|(.., memory)| memory.as_fd()));
         self.channel.send(&HandOverMessage::Offer(body), &descriptors)?;
         self.expect(|message| matches!(message, HandOverMessage::Hello))?;
         self.channel.set_patience(PREPARE_TIMEOUT);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use blockwire_shard::{ControlRequest, Exports, Message, Shard, VolumeSpec};
-use buf::{Cx, Entropy, MemoryClass, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Pool, Region, Time};
 use endpoint::{
     AcceptedSocket, Dial, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId, pump,
 };
@@ -20,7 +20,9 @@ use nvme::{Completion, HostId, Nqn, Opcode, SglDescriptor, Sqe};
 use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
 use stream::{Received, RecvOp, SendOp};
 use testkit::target::{self, TargetLimits};
-use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, RamBackend, RamDisk, Span};
+use volume::{
+    Backend, DiskOp, Durability, Io, IoId, Op, Payload, RamBackend, RamDisk, Span, movable_ram_len,
+};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -123,7 +125,20 @@ pub fn exports(change: impl FnOnce(&mut Exports)) -> Arc<Exports> {
 
 /// A volume of so many blocks, every page of it written, for so many shards.
 pub fn written_volume(blocks: u64, shards: u16) -> Vec<VolumeSpec> {
-    let disk = Arc::new(RamDisk::new(blocks, blocks, BLOCK_LEN as u32, 4096));
+    volume_on(RamDisk::new(blocks, blocks, BLOCK_LEN as u32, 4096), shards)
+}
+
+/// The same of a disk that can move to another process.
+#[allow(dead_code, reason = "not every example measures it")]
+pub fn movable_volume(blocks: u64, shards: u16) -> Vec<VolumeSpec> {
+    let len = movable_ram_len(blocks, BLOCK_LEN as u32, 4096).expect("it fits the address space");
+    let disk = RamDisk::movable(Region::new(len as usize), (blocks, blocks), BLOCK_LEN as u32, 4096);
+    volume_on(disk.expect("memory of that length"), shards)
+}
+
+fn volume_on(disk: RamDisk, shards: u16) -> Vec<VolumeSpec> {
+    let disk = Arc::new(disk);
+    let blocks = disk.geometry().blocks;
     let geometry = disk.geometry();
     let mut touched = RamBackend::new(disk.clone());
     let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([5; 32]));
