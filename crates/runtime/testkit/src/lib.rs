@@ -10,6 +10,7 @@
 //! | [`faulty_backend`] | `FaultyBackend`: a backend with one planted defect |
 //! | `forward_endpoint` | a macro for wrappers that pass calls on |
 //! | `fuzz` | common code of fuzzers, stored seeds and property tests |
+//! | [`server_world`] | a command server with gates, homes of volumes and shards, without transport |
 //! | [`snapshots`] | snapshots of connections, changed |
 //! | [`seeds`] | runs of many seeds: on all processors, counted, replayed |
 //! | `target` | a target with one volume, as a logical unit and as a namespace |
@@ -34,6 +35,7 @@ pub mod nvme_host;
 #[cfg(feature = "iscsi")]
 pub mod scripted_iscsi_target;
 pub mod seeds;
+pub mod server_world;
 pub mod snapshots;
 #[cfg(feature = "shard")]
 pub mod target;

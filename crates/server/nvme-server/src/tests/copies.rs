@@ -136,13 +136,13 @@ fn a_range_that_fails_is_named() {
     let started = world.start(host, &copy(100, 3), &list(&[(0, 1), (50, 1), (2, 1)]));
     world.run();
     let status = Status::UNRECOVERED_READ_ERROR.with_do_not_retry();
-    assert_eq!(world.end(started), Some(End::Completion(Completion { result: 1, status })));
+    assert_eq!(world.end(started), Some(End::Reply(Completion { result: 1, status })));
     // What cannot be written is another fault.
     world.disks.unwritable.set(Some(101));
     let started = world.start(host, &copy(100, 2), &list(&[(0, 1), (2, 1)]));
     world.run();
     let status = Status::WRITE_FAULT.with_do_not_retry();
-    assert_eq!(world.end(started), Some(End::Completion(Completion { result: 1, status })));
+    assert_eq!(world.end(started), Some(End::Reply(Completion { result: 1, status })));
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 101, 1), &block(1)), status);
     assert_eq!(world.lent(), 0);
 }

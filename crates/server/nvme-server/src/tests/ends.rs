@@ -13,10 +13,10 @@ fn an_abort_ends_what_waits_for_data() {
     world.run();
     assert_eq!(world.status(write), Status::ABORT_REQUESTED);
     assert!(!world.server(host).context.abort_cid(host.key, 77));
-    world.feed(other);
+    world.send_withheld(other);
     assert_eq!(world.status(other), Status::SUCCESS);
     // Data that comes too late finds nobody.
-    world.feed(write);
+    world.send_withheld(write);
     assert_eq!((world.read(host, 0, 1), world.read(host, 8, 1)), (block(0).to_vec(), block(1).to_vec()));
     assert_eq!(world.lent(), 0);
 }
@@ -56,7 +56,7 @@ fn a_queue_that_closes_retires_all_that_it_has() {
     // The key is free again, and tags of the closed queue mean nothing in the new one.
     let next = world.host(0, 3, &[0]);
     assert_eq!(next.key, host.key);
-    world.feed(write);
+    world.send_withheld(write);
     assert_eq!(world.read(next, 0, 1), block(0));
     assert_eq!(world.lent(), 0);
 }
@@ -84,7 +84,7 @@ fn namespaces_go_and_turn_read_only() {
     world.server(host).context.change_queue_namespaces(key, [entry(0, true)].into());
     world.run();
     assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.with_do_not_retry(), None));
-    world.feed(stays);
+    world.send_withheld(stays);
     assert_eq!(world.status(stays), Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry());
     let protected = Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry();
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(1)), protected);

@@ -61,10 +61,10 @@ fn answers_of_the_admin_queue_wait_for_memory() {
 fn a_page_that_was_gathered_waits_for_memory() {
     let (mut world, host) = controller();
     world.connect(2, &join(1, 1, 1)).unwrap();
-    world.hold_mail = true;
+    world.hold_messages = true;
     let health = world.start(host, &get_log(2, 512), &[]);
     let all = take_all(&world);
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!((world.end(health), world.hungry.len()), (None, 1));
     drop(all);

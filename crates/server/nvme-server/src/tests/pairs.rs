@@ -273,7 +273,7 @@ fn a_pair_writes_only_what_may_be_written() {
     let b = world.start(host, &second(3, 1), &block(1));
     let key = host.key;
     world.server(host).context.change_queue_namespaces(key, [entry(0, true)].into());
-    world.feed(b);
-    world.feed(a);
+    world.send_withheld(b);
+    world.send_withheld(a);
     assert_eq!((world.status(a), world.status(b)), (protected, protected));
 }

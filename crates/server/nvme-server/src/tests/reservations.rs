@@ -370,8 +370,8 @@ fn preempt_and_abort_ends_the_victims_commands_everywhere() {
             assert_eq!(world.status(waits), aborted);
         }
         // The data comes; without abort the gate refuses what it is for.
-        world.feed(waits);
-        world.feed(elsewhere);
+        world.send_withheld(waits);
+        world.send_withheld(elsewhere);
         assert_eq!(world.status(waits), if abort { aborted } else { CONFLICT });
         assert_eq!(world.status(elsewhere), Status::SUCCESS);
         assert_eq!(world.read(a, 0, 1), block(0));
@@ -499,12 +499,12 @@ fn reports_share_their_memory_while_nothing_changes() {
 #[test]
 fn what_the_home_has_is_not_aborted() {
     let (mut world, [a, ..]) = three();
-    world.hold_mail = true;
+    world.hold_messages = true;
     let mut sqe = with_cid(sqe(Opcode::RESERVATION_REGISTER), 9);
     Register { action: RegisterAction::Register, ignore_key: false, persist: None }.write_to_sqe(&mut sqe);
     let started = world.start(a, &sqe, RegisterKeys { current: U64::ZERO, new: U64::new(1) }.as_bytes());
     assert!(!world.server(a).context.abort_cid(a.key, 9));
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!(world.status(started), Status::SUCCESS);
     assert_eq!(report(&mut world, a).1.len(), 1);

@@ -168,7 +168,7 @@ fn attack_44_write_same_is_bounded() {
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(long), Some(End::Retired));
-    assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(abort), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!(world.read(host, 32000, 1), block(0));
     assert_eq!(world.lent(), 0);
 }

@@ -311,7 +311,7 @@ fn a_copy_can_be_aborted_and_leaves_room() {
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(copy), Some(End::Retired));
-    assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(abort), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x82);
     assert_eq!(world.server(host).context.copies, 0);
     world.good(host, &copy_cdb(long.len()), &long, 0);
@@ -344,7 +344,7 @@ fn copies_whose_lists_come_all_at_once_are_no_more_than_may_be() {
     world.withhold = false;
     world.disks.hold.set(true);
     for copy in &copies {
-        world.feed(*copy);
+        world.send_withheld(*copy);
     }
     let busy = copies.iter().filter(|copy| world.end(**copy).is_some()).count();
     assert_eq!((usize::from(world.server(a).context.copies), busy), (64, 300 - 64));

@@ -253,7 +253,7 @@ fn attack_53_luns_go_and_resize_under_load() {
     world.withhold = false;
     let geometry = world.homes[0].view().geometry;
     world.request(VolumeId(0), VolumeRequest::Resize(Geometry { blocks: 2048, ..geometry }));
-    world.feed(late);
+    world.send_withheld(late);
     assert_eq!(world.outcome(late).code(), 0x05_2100);
     for host in [a, b] {
         world.refused(host, &TUR, &[], 0, 0x06_2a09);

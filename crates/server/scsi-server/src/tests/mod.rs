@@ -14,16 +14,17 @@ mod reservations;
 mod sanitize;
 mod tasks;
 
-use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
+use buf::{Cx, MemoryClass, Sg, Time};
 use scsi::Status;
 use scsi::sense::Sense;
-use testkit::{FakeBackend, FakeControls};
+use testkit::server_world::{self, EndOf, ServerWorld, TestedServer, WorldParts};
 use volume::{
-    Ack, Gate, Geometry, Identity, PortId, RamBackend, RamDisk, Refusal, RequestId, Requester, ShardId,
-    SharedGateState, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Gate, Geometry, IdSpace, Identity, IoCompletion, PortId, Refusal, RequestId, Requester, ShardId, Uuid,
+    ViewUpdate, VolumeFacts, VolumeId, VolumeRequest,
 };
 
 use crate::step::{
@@ -33,14 +34,6 @@ use crate::{
     CopyVolume, IncomingCommand, InquiryProduct, LunEntry, NexusSpec, Server, TargetPort, TaskAttribute,
     UnitSpec,
 };
-
-/// How a task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Reply(Reply),
-    Retired,
-    Managed(ManagementOutcome),
-}
 
 /// What a command brought.
 #[derive(Clone, Debug)]
@@ -66,53 +59,86 @@ pub(super) struct Host {
 }
 
 /// A task of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Started {
-    pub(super) shard: usize,
-    pub(super) key: TaskKey,
-}
+pub(super) type Started = server_world::Started<TaskKey>;
+/// How a task ended.
+pub(super) type End = EndOf<Server>;
 
-#[derive(Default)]
-struct Transfer {
-    out: Vec<u8>,
-    data: Vec<u8>,
-    end: Option<End>,
-}
+impl TestedServer for Server {
+    type Command = TaskKey;
+    type Reply = Reply;
+    type OtherEnd = ManagementOutcome;
+    type OtherStep = DeviceStep;
+    type Message = Infallible;
+    const ID_SPACE: IdSpace = IdSpace::Scsi;
 
-enum Mail {
-    VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
-    Answer(VolumeAnswer),
-    ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
-    Ack(VolumeId, Ack),
-}
-
-struct Core {
-    server: Server,
-    gates: Vec<Gate>,
+    fn poll_step(&mut self) -> Option<Step> {
+        self.poll_step()
+    }
+    fn requester_of(&self, command: TaskKey) -> Requester {
+        self.nexus(command.nexus).nexus.clone()
+    }
+    fn handle_data(&mut self, cx: &mut Cx<'_>, command: TaskKey, at: u32, data: Sg) {
+        self.handle_data(cx, command, at, data);
+    }
+    fn handle_io_done(&mut self, cx: &mut Cx<'_>, done: IoCompletion) {
+        self.handle_io_done(cx, done);
+    }
+    fn handle_volume_answer(&mut self, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
+        self.handle_volume_answer(cx, id, result);
+    }
+    fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
+        self.update_view(volume, update);
+    }
 }
 
 pub(super) struct World {
-    /// The disk with the records is full.
-    pub(super) stores_fail: bool,
-    /// Every fence is late: what stands is answered as not fenced.
-    pub(super) fences_late: bool,
-    pub(super) pool: Pool,
-    entropy: Entropy,
-    pub(super) now: Time,
-    cores: Vec<Core>,
-    homes: Vec<VolumeOwner>,
-    pub(super) shared: Vec<SharedGateState>,
-    mail: VecDeque<Mail>,
-    transfers: HashMap<Started, Transfer>,
-    tag: u64,
-    /// What is done to the disks, and what reached them.
-    pub(super) disks: FakeControls,
+    parts: WorldParts<Server>,
     /// What copies may name besides the units of their nexus.
     pub(super) copy_volumes: Vec<CopyVolume>,
-    /// While set, initiators send no data.
-    pub(super) withhold: bool,
     /// While set, volumes get UUIDs from which the short name of volume 0 is folded too.
     pub(super) named_alike: bool,
+}
+
+impl Deref for World {
+    type Target = WorldParts<Server>;
+
+    fn deref(&self) -> &WorldParts<Server> {
+        &self.parts
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut WorldParts<Server> {
+        &mut self.parts
+    }
+}
+
+impl ServerWorld for World {
+    type Server = Server;
+
+    fn parts(&mut self) -> &mut WorldParts<Server> {
+        &mut self.parts
+    }
+
+    fn run_other_step(&mut self, shard: usize, step: DeviceStep) {
+        match step {
+            DeviceStep::ManagementEnd(ManagementEnd { task, outcome }) => {
+                self.finish(shard, task, End::Other(outcome))
+            }
+            DeviceStep::FindCopyVolumes(task) => {
+                let volumes = self.copy_volumes.clone();
+                self.cores[shard].server.handle_copy_volumes(task, volumes);
+            }
+        }
+    }
+
+    fn await_memory(&mut self, _: Started, _: MemoryClass, _: u32) {
+        unreachable!("its answers need no memory of the pool")
+    }
+
+    fn deliver_to_server(&mut self, _: usize, message: Infallible) {
+        match message {}
+    }
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -126,24 +152,7 @@ pub(super) fn disk() -> (World, Host) {
 
 impl World {
     pub(super) fn new(shards: u16) -> World {
-        let core = |shard| Core { server: Server::new(ShardId(shard)), gates: Vec::new() };
-        World {
-            stores_fail: false,
-            fences_late: false,
-            pool: Pool::new(64 << 20),
-            entropy: Entropy::new([7; 32]),
-            now: Time(0),
-            cores: (0..shards).map(core).collect(),
-            homes: Vec::new(),
-            shared: Vec::new(),
-            mail: VecDeque::new(),
-            transfers: HashMap::new(),
-            tag: 0,
-            disks: FakeControls::default(),
-            copy_volumes: Vec::new(),
-            withhold: false,
-            named_alike: false,
-        }
+        World { parts: WorldParts::new(shards, Server::new), copy_volumes: Vec::new(), named_alike: false }
     }
 
     pub(super) fn add(&mut self, blocks: u64, alter: impl Fn(&mut Geometry)) -> VolumeId {
@@ -156,24 +165,14 @@ impl World {
         removable: bool,
         alter: impl Fn(&mut Geometry),
     ) -> VolumeId {
-        let id = VolumeId(self.homes.len() as u64);
-        let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, 512, 4096));
-        let mut geometry = disk.geometry();
-        alter(&mut geometry);
+        let id = self.next_volume();
         let mut uuid = uuid(id.0 as u8);
         if self.named_alike {
             uuid[7] ^= uuid[15];
         }
         let uuid = Uuid(uuid);
         let facts = VolumeFacts { removable, revision: "1".into(), ..VolumeFacts::new(id, "v", uuid) };
-        let shards = self.cores.len() as u16;
-        let shared = SharedGateState::new(shards);
-        let home = VolumeOwner::restore(facts, geometry, shards, false, None).unwrap();
-        for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = FakeBackend::new(RamBackend::new(disk.clone()), geometry, self.disks.clone());
-            let view = home.view().clone();
-            let gate = Gate::new(ShardId(at as u16), shared.clone(), view.clone(), Box::new(backend));
-            core.gates.push(gate);
+        self.add_volume(facts, (blocks, 512), alter, |server, shared, view| {
             let spec = UnitSpec {
                 volume: id,
                 uuid,
@@ -181,13 +180,10 @@ impl World {
                 removable,
                 rpm: 0,
                 task_aborted_status: true,
-                shared: shared.clone(),
+                shared,
             };
-            core.server.add_unit(spec, view);
-        }
-        self.homes.push(home);
-        self.shared.push(shared);
-        id
+            server.add_unit(spec, view);
+        })
     }
 
     /// A host on port 1 that reaches these volumes by LUNs of the same number, its power on told.
@@ -253,10 +249,9 @@ impl World {
         }
     }
 
-    /// Asks as the control plane does, and runs until all is quiet.
+    /// Asks as the control plane does, and runs until that is done.
     pub(super) fn request(&mut self, volume: VolumeId, request: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(volume, ShardId(0), RequestId(u64::MAX), request));
-        self.run();
+        assert_eq!(ServerWorld::request(self, volume, request), Ok(()));
     }
 
     /// Starts a command on LUN 0.
@@ -273,26 +268,21 @@ impl World {
         out: &[u8],
         data_in: u32,
     ) -> Started {
-        self.tag += 1;
-        // A dense index, and a generation above it.
-        let tag = (self.tag << 32) | (self.tag % 256);
-        let started = Started { shard: host.shard, key: TaskKey { nexus: host.key, tag } };
-        self.transfers.insert(started, Transfer { out: out.to_vec(), ..Transfer::default() });
+        let key = TaskKey { nexus: host.key, tag: self.next_tag() };
+        let started = self.enter(host.shard, key, out);
         let arrived = IncomingCommand { lun: *lun, cdb, attr, data_in, data_out: out.len() as u32 };
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[host.shard].server.start_command(&mut cx, started.key, arrived);
-        self.steps(host.shard);
+        let (core, mut cx) = self.parts.core(host.shard);
+        core.server.start_command(&mut cx, key, arrived);
+        self.run_steps(host.shard);
         started
     }
 
     /// Starts a task management function.
     pub(super) fn manage(&mut self, host: Host, what: ManagementFunction) -> Started {
-        self.tag += 1;
-        let tag = (self.tag << 32) | (self.tag % 256);
-        let started = Started { shard: host.shard, key: TaskKey { nexus: host.key, tag } };
-        self.transfers.insert(started, Transfer::default());
-        self.cores[host.shard].server.start_management(started.key, what);
-        self.steps(host.shard);
+        let key = TaskKey { nexus: host.key, tag: self.next_tag() };
+        let started = self.enter(host.shard, key, &[]);
+        self.cores[host.shard].server.start_management(key, what);
+        self.run_steps(host.shard);
         started
     }
 
@@ -301,14 +291,14 @@ impl World {
         let started = self.manage(host, what);
         self.run();
         match self.end(started) {
-            Some(End::Managed(outcome)) => outcome,
+            Some(End::Other(outcome)) => outcome,
             other => panic!("a function ended as {other:?}"),
         }
     }
 
     /// How a task ended, if it did.
     pub(super) fn end(&self, task: Started) -> Option<End> {
-        self.transfers[&task].end.clone()
+        self.end_of(task).copied()
     }
 
     pub(super) fn outcome(&self, task: Started) -> Outcome {
@@ -371,88 +361,6 @@ impl World {
         self.good(host, &write_10(lba, (data.len() / 512) as u16), data, 0);
     }
 
-    /// Sends the data that was withheld of a task that waits for all of it, and runs.
-    pub(super) fn feed(&mut self, task: Started) {
-        let bytes = self.transfers[&task].out.clone();
-        let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
-        memory.copy_from(0, &bytes);
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[task.shard].server.handle_data(&mut cx, task.key, 0, memory.freeze());
-        self.run();
-    }
-
-    /// Takes the steps of one shard.
-    fn steps(&mut self, shard: usize) {
-        while let Some(step) = self.cores[shard].server.poll_step() {
-            self.step(shard, step);
-        }
-    }
-
-    fn step(&mut self, shard: usize, step: Step) {
-        let core = &mut self.cores[shard];
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        match step {
-            Step::Receive { command: task, at, len, .. } => {
-                assert!(len > 0);
-                if self.withhold {
-                    return;
-                }
-                let transfer = &self.transfers[&Started { shard, key: task }];
-                let bytes = &transfer.out[at as usize..(at + len) as usize];
-                let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
-                memory.copy_from(0, bytes);
-                core.server.handle_data(&mut cx, task, at, memory.freeze());
-            }
-            Step::Send { command: task, at, data } => {
-                let transfer = self.transfers.get_mut(&Started { shard, key: task }).unwrap();
-                assert!(transfer.end.is_none(), "data after the end");
-                let end = at as usize + data.len();
-                transfer.data.resize(end.max(transfer.data.len()), 0);
-                data.copy_to(0, &mut transfer.data[at as usize..end]);
-            }
-            Step::Respond { command: task, reply } => self.ended(shard, task, End::Reply(reply)),
-            Step::Retire { command: task } => self.ended(shard, task, End::Retired),
-            Step::Other(DeviceStep::ManagementEnd(ManagementEnd { task, outcome })) => {
-                self.ended(shard, task, End::Managed(outcome))
-            }
-            Step::Other(DeviceStep::FindCopyVolumes(task)) => {
-                let volumes = self.copy_volumes.clone();
-                self.cores[shard].server.handle_copy_volumes(task, volumes);
-            }
-            Step::Io { command: task, volume, mut io, want, .. } => {
-                if want > 0 {
-                    io.payload =
-                        Payload::In(self.pool.take_sg(MemoryClass::Solicited, want as usize).unwrap());
-                }
-                let who = core.server.nexus(task.nexus).nexus.clone();
-                core.gates[volume.0 as usize].submit(&mut cx, &who, io);
-            }
-            Step::AwaitMemory { .. } => unreachable!("its answers need no memory of the pool"),
-            Step::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
-            Step::VolumeRequest { volume, id, request } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
-            }
-        }
-    }
-
-    fn ended(&mut self, shard: usize, task: TaskKey, end: End) {
-        let transfer =
-            self.transfers.get_mut(&Started { shard, key: task }).expect("a task that was started");
-        assert!(transfer.end.is_none(), "{task:?} ends twice: {:?} and {end:?}", transfer.end);
-        transfer.end = Some(end);
-    }
-
-    /// Runs everything until nothing moves but, perhaps, time.
-    pub(super) fn run(&mut self) {
-        for _ in 0..1_000_000 {
-            if self.turn() {
-                continue;
-            }
-            return;
-        }
-        panic!("the world does not come to rest");
-    }
-
     /// Lets time pass until nothing waits for it any more.
     pub(super) fn run_out(&mut self) {
         loop {
@@ -462,91 +370,6 @@ impl World {
                 Some(time) => self.now = time.max(self.now),
                 None => return,
             }
-        }
-    }
-
-    fn turn(&mut self) -> bool {
-        let mut moved = false;
-        for shard in 0..self.cores.len() {
-            self.steps(shard);
-            for at in 0..self.cores[shard].gates.len() {
-                moved |= self.run_gate(shard, at);
-            }
-        }
-        if let Some(mail) = self.mail.pop_front() {
-            self.deliver(mail);
-            moved = true;
-        }
-        moved
-    }
-
-    fn run_gate(&mut self, shard: usize, at: usize) -> bool {
-        let mut moved = false;
-        loop {
-            let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-            let core = &mut self.cores[shard];
-            let more = core.gates[at].resume(&mut cx);
-            let done = core.gates[at].poll_done();
-            if let Some(done) = done {
-                core.server.handle_io_done(&mut cx, done);
-                self.steps(shard);
-                moved = true;
-            } else if !more {
-                break;
-            }
-        }
-        while let Some(woken) = self.cores[shard].gates[at].poll_shard_to_wake() {
-            self.cores[usize::from(woken.0)].gates[at].handle_wake();
-            moved = true;
-        }
-        let gate = &mut self.cores[shard].gates[at];
-        if let Some(ack) = gate.poll_ack() {
-            self.mail.push_back(Mail::Ack(VolumeId(at as u64), ack));
-            moved = true;
-        }
-        moved
-    }
-
-    fn deliver(&mut self, mail: Mail) {
-        match mail {
-            Mail::VolumeRequest(volume, from, id, request) => {
-                self.homes[volume.0 as usize].handle_request(self.now, from, id, request);
-                self.run_home(volume);
-            }
-            Mail::Ack(volume, ack) => {
-                self.homes[volume.0 as usize].handle_ack(self.now, ack);
-                self.run_home(volume);
-            }
-            Mail::Answer(VolumeAnswer { id: RequestId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
-            Mail::Answer(answer) => {
-                let shard = usize::from(answer.to.0);
-                let late = self.fences_late && answer.result.is_ok();
-                let result = if late { Err(Refusal::NotFenced) } else { answer.result };
-                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.handle_volume_answer(&mut cx, answer.id, result);
-                self.steps(shard);
-            }
-            Mail::ViewUpdate(shard, volume, update) => {
-                self.cores[shard].server.update_view(volume, &update);
-                self.steps(shard);
-                self.cores[shard].gates[volume.0 as usize].update_view(&update);
-            }
-        }
-    }
-
-    fn run_home(&mut self, volume: VolumeId) {
-        let home = &mut self.homes[volume.0 as usize];
-        while let Some(store) = home.poll_store_op() {
-            home.handle_stored(self.now, store.ticket, !self.stores_fail);
-        }
-        while let Some(update) = home.poll_view_update() {
-            let update = Arc::new(update);
-            for shard in 0..self.cores.len() {
-                self.mail.push_back(Mail::ViewUpdate(shard, volume, update.clone()));
-            }
-        }
-        while let Some(answer) = home.poll_answer() {
-            self.mail.push_back(Mail::Answer(answer));
         }
     }
 

@@ -191,7 +191,7 @@ fn preempt_and_abort_fences_over_shards() {
     assert_eq!(world.outcome(write).status, Status::TASK_ABORTED);
     assert_eq!(world.outcome(preempt).status, Status::GOOD);
     world.write(a, 0, &block(0xaa));
-    world.feed(waiting);
+    world.send_withheld(waiting);
     assert_eq!(world.read(a, 0, 2), [block(0xaa), block(0)].concat());
     assert_eq!(keys(&mut world, a).1, [1]);
     // The asking nexus' own commands were not touched: they are answered.

@@ -301,7 +301,7 @@ fn a_format_that_was_aborted_before_its_turn_does_not_begin() {
         assert_eq!(world.end(format), Some(End::Retired));
         world.disks.hold.set(false);
         world.run();
-        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
+        assert_eq!(world.end(reset), Some(End::Other(ManagementOutcome::Complete)));
         world.good(a, &TUR, &[], 0);
         assert_eq!(world.read(a, 0, 1), block(7));
         // A format that is closing the volume already is carried out, and its abort waits until it has begun.
@@ -318,7 +318,7 @@ fn a_format_that_was_aborted_before_its_turn_does_not_begin() {
         world.disks.hold.set(false);
         world.run();
         assert_eq!(world.end(format), Some(End::Retired));
-        assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
+        assert_eq!(world.end(abort), Some(End::Other(ManagementOutcome::Complete)));
         world.run_out();
         world.good(a, &TUR, &[], 0);
         assert_eq!(world.read(a, 0, 1), block(0));

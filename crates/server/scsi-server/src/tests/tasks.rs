@@ -27,7 +27,7 @@ fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
         assert_eq!((world.end(reset), world.end(other)), (None, None));
         world.disks.hold.set(false);
         world.run();
-        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
+        assert_eq!(world.end(reset), Some(End::Other(ManagementOutcome::Complete)));
         assert_eq!(world.end(mine), Some(End::Retired));
         assert_eq!(world.outcome(other).status, Status::TASK_ABORTED);
         for host in [a, b] {
@@ -52,7 +52,7 @@ fn clearing_a_task_set_leaves_no_command_of_another_without_an_answer() {
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(clear), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(clear), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!(world.end(own), Some(End::Retired), "who asks is told by the function's answer");
     for other in others {
         let told = world.outcome(other);
@@ -78,7 +78,7 @@ fn a_reset_ends_commands_as_tas_was_and_takes_it_back() {
         world.run();
         world.disks.hold.set(false);
         world.run();
-        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
+        assert_eq!(world.end(reset), Some(End::Other(ManagementOutcome::Complete)));
         match end {
             Some(end) => assert_eq!(world.end(other), Some(end)),
             None => assert_eq!(world.outcome(other).status, Status::TASK_ABORTED),
@@ -112,7 +112,7 @@ fn without_tas_clearing_a_task_set_is_told_by_attentions_to_whose_tasks_it_ended
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(clear), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(clear), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!((world.end(own), world.end(other)), (Some(End::Retired), Some(End::Retired)));
     world.good(a, &TUR, &[], 0);
     world.refused(b, &TUR, &[], 0, 0x06_2f00);
@@ -131,7 +131,7 @@ fn abort_task_set_touches_no_other_nexus() {
     assert_eq!(world.end(abort), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(abort), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!(own.map(|task| world.end(task)), [Some(End::Retired), Some(End::Retired)]);
     assert_eq!(world.outcome(other).status, Status::GOOD);
     world.good(a, &TUR, &[], 0);
@@ -251,7 +251,7 @@ fn what_a_reset_ends_is_not_carried_out_behind_it() {
     list[15] = 9;
     let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
     world.run();
-    assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
+    assert_eq!(world.end(reset), Some(End::Other(ManagementOutcome::Complete)));
     assert_eq!(world.outcome(register).status, Status::TASK_ABORTED);
     assert!(world.homes[0].view().reservations.registrants().is_empty());
     world.refused(b, &TUR, &[], 0, 0x06_2903);

@@ -83,7 +83,7 @@ fn what_is_not_there_is_not_aborted() {
     world.close(queue);
     world.disks.hold.set(false);
     world.run();
-    assert!(matches!(world.end(late), Some(End::Completion(_))));
+    assert!(matches!(world.end(late), Some(End::Reply(_))));
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn attack_73_aborts_without_end_are_bounded() {
     let (mut world, host, queue) = world();
     world.disks.hold.set(true);
     let write = world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), 1), &block(1));
-    world.hold_mail = true;
+    world.hold_messages = true;
     let aborts: Vec<_> = (0..16).map(|_| world.start(host, &abort(1), &[])).collect();
     assert!(aborts[8..].iter().all(|abort| world.status(*abort) == Status::ABORT_LIMIT_EXCEEDED));
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     world.disks.hold.set(false);
     world.run();
@@ -131,13 +131,13 @@ fn attack_73_aborts_without_end_are_bounded() {
 fn an_abort_races_with_the_end_of_its_command() {
     let (mut world, host, queue) = world();
     for cid in 0..200 {
-        world.hold_mail = true;
+        world.hold_messages = true;
         let write = world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), cid), &block(1));
         let abort = world.start(host, &abort(cid), &[]);
         if cid % 2 == 0 {
             world.run();
         }
-        world.hold_mail = false;
+        world.hold_messages = false;
         world.run();
         let aborted = world.status(write) == Status::ABORT_REQUESTED;
         assert_eq!(world.completion(abort).result, u64::from(!aborted), "command {cid}");

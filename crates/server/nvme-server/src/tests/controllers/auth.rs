@@ -292,11 +292,11 @@ fn one_queue_has_an_identifier_in_the_end() {
     assert!(world.authenticate(host, SECRET, DhGroup::Null));
     assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
     let [first, second] = [0, 1].map(|_| world.connect(2, &join(1, 1, 1)).unwrap());
-    world.hold_mail = true;
+    world.hold_messages = true;
     for queue in [first, second] {
         assert!(world.authenticate(queue, SECRET, DhGroup::Null));
     }
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!(world.ended, [second]);
     assert_eq!(world.command(first, &transfer(Opcode::READ, 0, 1), &[]), Status::SUCCESS);

@@ -26,8 +26,8 @@ fn begin(world: &mut World, host: Host) {
 
 fn end(world: &mut World, host: Host, end: Result<(), FormatFailure>) {
     let (id, _) = world.formats.pop().expect("a format is on its way");
-    let mut cx = Cx { now: world.now, pool: &world.pool, entropy: &mut world.entropy };
-    world.cores[host.shard].server.handle_format_end(&mut cx, id, end);
+    let (core, mut cx) = world.parts.core(host.shard);
+    core.server.handle_format_end(&mut cx, id, end);
     world.run();
 }
 
@@ -128,10 +128,10 @@ fn a_controller_is_not_gone_while_its_request_has_no_answer() {
     let mut protect = admin(0x09, 1, &[0x84, 1], 0);
     protect.flags = 0x40;
     world.start(host, &protect, &[]);
-    world.hold_mail = true;
+    world.hold_messages = true;
     world.close(host);
     assert!(world.gone.is_empty());
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!(world.gone, [(1, crate::ControllerEnd::Closed)]);
 }

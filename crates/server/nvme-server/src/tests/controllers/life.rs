@@ -221,7 +221,11 @@ fn queues_tell_of_traffic_only_now_and_then() {
     for _ in 0..100 {
         world.now.0 += SECOND / 100;
         let started = world.start(queue, &transfer(Opcode::READ, 0, 1), &[]);
-        messages += world.mail.iter().filter(|mail| matches!(mail, super::super::Mail::Queue(..))).count();
+        messages += world
+            .messages
+            .iter()
+            .filter(|message| matches!(message, testkit::server_world::ShardMessage::ToServer(..)))
+            .count();
         world.run();
         assert_eq!(world.status(started), Status::SUCCESS);
     }

@@ -62,8 +62,8 @@ fn health_knows_busy_minutes_and_hours() {
     world.now.0 += 125 * SECOND;
     world.disks.hold.set(false);
     world.run();
-    let mut cx = Cx { now: world.now, pool: &world.pool, entropy: &mut world.entropy };
-    world.cores[1].server.handle_timeout(&mut cx);
+    let (core, mut cx) = world.parts.core(1);
+    core.server.handle_timeout(&mut cx);
     assert_eq!(world.status(read), Status::SUCCESS);
     world.now.0 += 7200 * SECOND;
     let health = world.good(host, &get_log(2, 512), &[]);
@@ -101,10 +101,10 @@ fn errors_are_told_newest_first() {
 fn a_page_that_waits_for_a_queue_is_answered_by_its_end() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    world.hold_mail = true;
+    world.hold_messages = true;
     let log = world.start(host, &get_log(2, 512), &[]);
     world.close(queue);
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!(world.status(log), Status::SUCCESS);
 }

@@ -16,9 +16,9 @@ mod resets;
 
 use std::sync::Arc;
 
-use buf::Cx;
 use nvme::fabrics::{ConnectRefusal, Property, PropertyAccess};
 use nvme::{Completion, HostId, Nqn, Opcode, Sqe, Status};
+use testkit::server_world::ServerWorld;
 use volume::{Identity, PortId, Requester, ShardId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
@@ -132,19 +132,19 @@ impl World {
                 let here: Vec<Vec<u16>> =
                     self.cores.iter().map(|core| core.server.local_controllers(&of)).collect();
                 for here in here {
-                    let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                    self.cores[shard].server.handle_shard_controllers(&mut cx, id, shards, &here);
+                    let (core, mut cx) = self.parts.core(shard);
+                    core.server.handle_shard_controllers(&mut cx, id, shards, &here);
                 }
             }
             ControllerStep::ResetController { id, request } => {
                 for asked in 0..self.cores.len() {
                     self.cores[asked].server.reset_controller((ShardId(shard as u16), id), &request);
-                    self.steps(asked);
+                    self.run_steps(asked);
                 }
             }
             ControllerStep::AnswerReset { to, id, answer } => {
-                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[usize::from(to.0)].server.handle_reset_answer(&mut cx, id, shards, answer);
+                let (core, mut cx) = self.parts.core(usize::from(to.0));
+                core.server.handle_reset_answer(&mut cx, id, shards, answer);
             }
             other => unreachable!("{other:?} is no step between shards"),
         }
@@ -154,8 +154,8 @@ impl World {
     pub(super) fn open(&mut self, spec: ControllerSpec) -> Host {
         self.linked = true;
         let shard = usize::from(spec.cntlid) % self.cores.len();
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        let key = self.cores[shard].server.open_controller(&mut cx, spec);
+        let (core, mut cx) = self.parts.core(shard);
+        let key = core.server.open_controller(&mut cx, spec);
         Host { shard, key }
     }
 
@@ -188,7 +188,7 @@ impl World {
     #[track_caller]
     fn completion(&self, started: Started) -> Completion {
         match self.end(started) {
-            Some(End::Completion(completion)) => completion,
+            Some(End::Reply(completion)) => completion,
             other => panic!("a command ended as {other:?}"),
         }
     }
@@ -207,9 +207,9 @@ impl World {
     }
 
     fn open_on(&mut self, shard: usize, spec: QueueSpec) -> Host {
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        let key: QueueKey = self.cores[shard].server.open_queue(&mut cx, spec);
-        self.steps(shard);
+        let (core, mut cx) = self.parts.core(shard);
+        let key: QueueKey = core.server.open_queue(&mut cx, spec);
+        self.run_steps(shard);
         Host { shard, key }
     }
 
@@ -225,9 +225,9 @@ impl World {
         for shard in 0..self.cores.len() {
             let due = self.cores[shard].server.poll_timeout();
             if due.is_some_and(|due| due <= self.now) {
-                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.handle_timeout(&mut cx);
-                self.steps(shard);
+                let (core, mut cx) = self.parts.core(shard);
+                core.server.handle_timeout(&mut cx);
+                self.run_steps(shard);
             }
         }
         self.run();
@@ -236,9 +236,7 @@ impl World {
     /// The answer of a request for events, if one has come.
     pub(super) fn event(&self, started: Started) -> Option<u32> {
         match self.end(started)? {
-            End::Completion(completion) if completion.status == Status::SUCCESS => {
-                Some(completion.result as u32)
-            }
+            End::Reply(completion) if completion.status == Status::SUCCESS => Some(completion.result as u32),
             other => panic!("a request for events ended as {other:?}"),
         }
     }

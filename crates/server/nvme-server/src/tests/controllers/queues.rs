@@ -154,7 +154,7 @@ fn attack_78_a_namespace_is_removed_during_io() {
     assert_eq!(world.event(request), Some(0x0004_0002));
     assert_eq!(world.good(host, &get_log(4, 4096), &[])[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
     world.withhold = false;
-    world.feed(stays);
+    world.send_withheld(stays);
     assert_eq!(world.status(stays), Status::SUCCESS);
     assert_eq!(world.command(queue, &on_two, &block(1)), Status::INVALID_NAMESPACE.with_do_not_retry());
     // And back.

@@ -31,7 +31,7 @@ impl World {
         let queue = self.cores[0].server.save_queue(io.key).unwrap();
         let (host, nexus) = (spec.host.clone(), spec.nexus.clone());
         let mut next = self.successor();
-        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        let (_, mut cx) = self.parts.core(0);
         let elsewhere = Requester { port: PortId(2), ..nexus.clone() };
         let refused = next.restore_io_queue(&mut cx, &queue, (host.clone(), elsewhere), None);
         assert_eq!(refused.err(), Some(AssociationRestoreError::OtherPort));
@@ -97,10 +97,11 @@ fn what_is_not_at_rest_is_not_saved() {
     world.add(4096, |_| {});
     let admin = world.controller(spec(1, 1, vec![entry(0)]));
     world.start(admin, &event_request(1), &[]);
+    let now = world.now;
     let server = &mut world.cores[0].server;
     assert_eq!(server.work_count(), 0, "a request for events is no work");
-    assert_eq!(server.save_controller(world.now, 1).err(), Some(AssociationSaveRefusal::Busy));
+    assert_eq!(server.save_controller(now, 1).err(), Some(AssociationSaveRefusal::Busy));
     assert_eq!(server.withdraw_event_requests(1).len(), 1);
-    assert!(server.save_controller(world.now, 1).is_ok());
-    assert_eq!(server.save_controller(world.now, 2).err(), Some(AssociationSaveRefusal::Ending));
+    assert!(server.save_controller(now, 1).is_ok());
+    assert_eq!(server.save_controller(now, 2).err(), Some(AssociationSaveRefusal::Ending));
 }

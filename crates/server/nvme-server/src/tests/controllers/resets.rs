@@ -53,13 +53,13 @@ fn a_reset_is_not_complete_before_all_queues_are_gone() {
     let (mut world, [lost, other], queue) = world();
     let lost = instance(&mut world, lost);
     // What the controller tells its queues does not arrive yet.
-    world.hold_mail = true;
+    world.hold_messages = true;
     let started = world.start(other, &reset(lost), &[]);
     world.run();
     assert_eq!((world.end(started), world.ended.contains(&queue)), (None, false));
     let twice = world.start(other, &reset(lost), &[]);
     assert_eq!(world.status(twice), Status::CROSS_CONTROLLER_RESET_IN_PROGRESS);
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert_eq!(world.completion(started).result, 1);
     assert!(world.ended.contains(&queue));
@@ -93,18 +93,18 @@ fn no_more_resets_are_under_way_than_were_announced() {
             instance(&mut world, host)
         })
         .collect();
-    world.hold_mail = true;
+    world.hold_messages = true;
     let started: Vec<_> = lost.iter().map(|lost| world.start(other, &reset(*lost), &[])).collect();
     let (last, first) = started.split_last().unwrap();
     assert_eq!(world.status(*last), Status::CROSS_CONTROLLER_RESET_LIMIT_EXCEEDED);
     assert!(first.iter().all(|started| world.end(*started).is_none()));
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.run();
     assert!(first.iter().all(|started| world.completion(*started).result == 1));
     // The asker goes while its question is under way.
-    world.hold_mail = true;
+    world.hold_messages = true;
     world.start(other, &reset(lost[8]), &[]);
-    world.hold_mail = false;
+    world.hold_messages = false;
     world.close(other);
     world.run();
     assert_eq!(world.gone.len(), 10);
