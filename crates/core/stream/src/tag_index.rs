@@ -72,16 +72,29 @@ impl TagIndex {
     }
 
     /// Takes a name out; one that is not in is fine.
+    pub fn remove(&mut self, name: u32) {
+        self.remove_if(name, |_| true);
+    }
+
+    /// Takes a name out if it is that of this task.
+    pub fn remove_tag(&mut self, name: u32, tag: Tag) {
+        self.remove_if(name, |found| found == tag);
+    }
+
+    #[inline]
     #[expect(
         clippy::indexing_slicing,
         reason = "`home` and `after` mask by the number of places, which is a power of two"
     )]
-    pub fn remove(&mut self, name: u32) {
+    fn remove_if(&mut self, name: u32, is_meant: impl FnOnce(Tag) -> bool) {
         let mut gap = self.home_slot(name);
         loop {
             match self.places[gap] {
                 None => return,
-                Some((here, _)) if here == name => break,
+                Some((here, tag)) if here == name => match is_meant(tag) {
+                    true => break,
+                    false => return,
+                },
                 Some(_) => gap = self.next_slot(gap),
             }
         }

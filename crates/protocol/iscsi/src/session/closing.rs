@@ -60,6 +60,15 @@ impl TargetSession {
         true
     }
 
+    /// Whether [`poll_nexus_end`](Self::poll_nexus_end), [`poll_cleared_unit`](Self::poll_cleared_unit) or
+    /// [`poll_link_to_close`](stream::Connection::poll_link_to_close) has something to give.
+    #[inline]
+    pub fn has_notices(&self) -> bool {
+        !self.shut.is_empty()
+            || !self.cleared.is_empty()
+            || matches!(self.nexus_end, NexusEndState::Due { .. })
+    }
+
     /// Nothing is left of the session's nexus.
     pub fn handle_nexus_ended(&mut self, cx: &mut Cx<'_>) {
         if let NexusEndState::Due { .. } | NexusEndState::Asked { .. } = self.nexus_end {
@@ -148,8 +157,20 @@ impl TargetSession {
         self.tasks.window.drain_held().for_each(drop);
     }
 
-    /// Brings to an end what is ending.
+    /// Brings to an end what is ending, and goes on with what waits for commands or acknowledgments.
+    #[inline]
     pub(super) fn finish_closing(&mut self, now: Time) {
+        let is_plain = !self.tasks.unsettled
+            && self.functions.is_empty()
+            && self.tasks.fences.is_empty()
+            && self.tasks.window.is_in_order();
+        if !is_plain {
+            self.finish_waiting(now);
+        }
+    }
+
+    #[cold]
+    fn finish_waiting(&mut self, now: Time) {
         self.skip_aborted_cmd_sn(now);
         self.functions.forget_ended(&self.tasks);
         self.tasks.window.note_cmd_sn_gap(now, !self.functions.is_empty());

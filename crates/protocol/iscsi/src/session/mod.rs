@@ -288,6 +288,18 @@ impl TargetSession {
         self.tasks.table.len()
     }
 
+    /// As [`respond`](TargetConnection::respond), with [`ScsiResult::good`].
+    #[inline]
+    pub fn respond_good(&mut self, cx: &mut Cx<'_>, tag: Tag, transferred: u64) {
+        self.tasks.answer_stamp.0 = cx.now;
+        if !self.tasks.send_good_status(tag, transferred) {
+            let response = Response::Scsi(ScsiResult::good(transferred));
+            self.tasks.handle_response(cx.now, tag, response);
+        }
+        self.tasks.answer_stamp.1 = 0;
+        self.finish_closing(cx.now);
+    }
+
     /// What a peer did by leaving something undone; other violations are told where they are found.
     #[must_use]
     pub fn poll_link_fault(&mut self) -> Option<LinkFault> {

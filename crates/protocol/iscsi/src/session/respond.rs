@@ -54,24 +54,34 @@ impl SessionTasks {
         link.tx.push_data_in(run, reserved);
     }
 
+    /// Answers with GOOD after so many bytes. False, and nothing is done: more than a status is owed, or it has to wait.
+    #[inline]
+    pub(super) fn send_good_status(&mut self, tag: Tag, transferred: u64) -> bool {
+        let Some(task) = self.table.get(tag) else { return false };
+        let (TaskState::Live, TaskKind::Scsi(transfer)) = (&task.state, &task.kind) else { return false };
+        if transfer.is_data_owed() || transfer.bidi_read_len > 0 || !self.fences.is_empty() {
+            return false;
+        }
+        let residual = Residual::from_lengths(transfer.edtl, transferred);
+        let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
+        self.remove_from_counts(tag);
+        self.table.discard(tag);
+        let tx = &mut self.links[index].tx;
+        tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+        tx.note_queued_response(self.answer_stamp);
+        true
+    }
+
     /// The server answers.
     pub(super) fn handle_response(&mut self, now: Time, tag: Tag, response: Response) {
+        if let Response::Scsi(result) = &response
+            && is_good_status(result)
+            && self.send_good_status(tag, result.transferred)
+        {
+            return;
+        }
         let Some(task) = self.table.get_mut(tag) else { return };
         match (&mut task.state, &task.kind) {
-            (TaskState::Live, TaskKind::Scsi(transfer))
-                if !transfer.is_data_owed()
-                    && is_good_response(transfer, &response)
-                    && self.fences.is_empty() =>
-            {
-                let Response::Scsi(result) = response else { return };
-                let residual = Residual::from_lengths(transfer.edtl, result.transferred);
-                let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
-                self.remove_from_counts(tag);
-                self.table.discard(tag);
-                let tx = &mut self.links[index].tx;
-                tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
-                tx.note_queued_response(self.answer_stamp);
-            }
             (TaskState::Live, TaskKind::Scsi(_)) => {
                 task.answer_stamp = self.answer_stamp;
                 let answer = Answer::from_response(response).unwrap_or(Answer::Failure);
@@ -409,12 +419,8 @@ fn is_status_only(transfer: &Transfer, result: &ScsiResult) -> bool {
     result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
 }
 
+/// Whether a result is GOOD and nothing else.
 #[inline]
-fn is_good_response(transfer: &Transfer, response: &Response) -> bool {
-    match response {
-        Response::Scsi(result) => {
-            result.status == ScsiStatus::GOOD && !result.fence && is_status_only(transfer, result)
-        }
-        Response::TargetFailure | Response::Task(_) | Response::Targets(_) => false,
-    }
+fn is_good_status(result: &ScsiResult) -> bool {
+    result.status == ScsiStatus::GOOD && !result.fence && result.sense.is_empty() && result.qualifier == 0
 }

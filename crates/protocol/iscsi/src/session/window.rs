@@ -311,6 +311,12 @@ impl CommandWindow {
         self.gap.map(|(_, since)| since)
     }
 
+    /// Whether requests come in order, and answers tell of the window: none is held, missing or to be skipped.
+    #[inline]
+    pub(super) fn is_in_order(&self) -> bool {
+        self.held.is_empty() && self.gap.is_none() && !self.skips_next && !self.opened
+    }
+
     /// Whether the initiator is to be told that the window is open, once.
     pub(super) fn take_reopened(&mut self) -> bool {
         std::mem::take(&mut self.opened) && !self.is_closed()

@@ -95,9 +95,7 @@ impl TaskTable {
         let task = self.tasks.get(tag)?;
         let cid = task.cid;
         // Another task may have its CID already (see `free_cid`).
-        if self.index.find(cid.into()) == Some(tag) {
-            self.index.remove(cid.into());
-        }
+        self.index.remove_tag(cid.into(), tag);
         if task.capsule {
             self.capsules.release_unit();
         }
