@@ -350,6 +350,15 @@ impl VolumeOwner {
         self.stores.pop_front()
     }
 
+    /// Whether any of the `poll_` calls has something to give.
+    #[inline]
+    pub fn has_outputs(&self) -> bool {
+        !(self.stores.is_empty()
+            && self.updates.is_empty()
+            && self.answers.is_empty()
+            && self.remarks.is_empty())
+    }
+
     /// A change for every shard, this one included, in this order.
     #[must_use]
     pub fn poll_view_update(&mut self) -> Option<ViewUpdate> {

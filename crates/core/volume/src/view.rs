@@ -192,11 +192,15 @@ impl View {
     /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
     /// asks again, bindingly. Where another gateway decides, it is asked there.
     pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
-        self.unless_decided_elsewhere(self.admit_here(who, op))
+        match self.admit_here(who, op) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.unless_decided_elsewhere(refusal),
+        }
     }
 
-    fn unless_decided_elsewhere(&self, result: Result<(), Refusal>) -> Result<(), Refusal> {
-        result.or_else(|refusal| if self.decided_elsewhere { Ok(()) } else { Err(refusal) })
+    #[cold]
+    fn unless_decided_elsewhere(&self, refusal: Refusal) -> Result<(), Refusal> {
+        if self.decided_elsewhere { Ok(()) } else { Err(refusal) }
     }
 
     fn admit_here(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
@@ -215,12 +219,12 @@ impl View {
     pub fn admit_class(&self, who: &Requester, class: CommandClass) -> Result<(), Refusal> {
         let access = self.path_access(who.port);
         if !access.allows_io() {
-            return self.unless_decided_elsewhere(Err(Refusal::Inaccessible(access)));
+            return self.unless_decided_elsewhere(Refusal::Inaccessible(access));
         }
         if self.reservations.admits(&who.identity, class) {
             return Ok(());
         }
-        self.unless_decided_elsewhere(Err(Refusal::Conflict))
+        self.unless_decided_elsewhere(Refusal::Conflict)
     }
 
     /// Whether a reservation of others keeps `who` from reading.

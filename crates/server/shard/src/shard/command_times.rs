@@ -124,21 +124,17 @@ impl CommandTimes {
         label
     }
 
-    /// A plain read or write was carried out at once, and counts for its connection and its volume. Gives the label
-    /// of its answer.
+    /// How long ago the latest bytes came, in nanoseconds.
     #[inline]
-    pub(super) fn count_inline_answer(
-        &mut self,
-        now: Time,
-        (volume, is_write): (VolumeId, bool),
-        volumes: &mut LocalVolumes,
-    ) -> u64 {
+    pub(super) fn receive_ns(&self, now: Time) -> u64 {
+        ns_between(self.received, now)
+    }
+
+    /// A plain read or write was carried out at once, and counts for its connection. Gives the label of its answer.
+    #[inline]
+    pub(super) fn count_inline_answer(&mut self, now: Time, (volume, is_write): (VolumeId, bool)) -> u64 {
         let class = if is_write { LatencyClass::Write } else { LatencyClass::Read };
-        let receive = ns_between(self.received, now);
-        self.latency.count_inline(class, receive);
-        if let Some(latency) = volumes.latency_of(volume) {
-            latency.count_inline(class, receive);
-        }
+        self.latency.count_inline(class, self.receive_ns(now));
         encode_label(volume, class)
     }
 

@@ -16,7 +16,7 @@ use volume::{
 use super::group::{Executions, GroupVolume, SubmittedCommands, publication};
 use super::network_backends::RemoteBackends;
 use super::outbox::Outbox;
-use crate::latency::CommandLatency;
+use crate::latency::{CommandLatency, LatencyClass};
 use crate::log::{Log, LogLine};
 use crate::message::{
     BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, ToGateway, VolumeSpec, VolumeStatus,
@@ -227,7 +227,7 @@ impl LocalVolumes {
     /// Takes from a home what it wants done elsewhere.
     pub(super) fn forward_owner_outputs(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
         let Some(local) = self.get_mut(volume) else { return };
-        let Some(home) = local.home.as_mut() else { return };
+        let Some(home) = local.home.as_mut().filter(|home| home.has_outputs()) else { return };
         let group = local.group.as_ref().map(|group| (group.term(), group.facts.uuid));
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store_op()).collect();
         let updates: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
@@ -400,65 +400,70 @@ impl LocalVolumes {
     }
 
     pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Requester, volume: VolumeId, io: Io) {
+        match self.get_mut(volume).filter(|local| local.is_forwarded()) {
+            Some(local) => {
+                local.count_io(&io);
+                self.submitted.submit_io(volume, who, io);
+            }
+            None => self.submit_here(cx, who, volume, io),
+        }
+    }
+
+    /// Submits an operation to the volume's gate here, also of another gateway's host.
+    pub(super) fn submit_here(&mut self, cx: &mut Cx<'_>, who: &Requester, volume: VolumeId, io: Io) {
         let Some(local) = self.get_mut(volume) else {
             // The volume went while this waited for memory, or for its turn in a longer command.
             let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
             return self.orphans.push_back(IoCompletion { id: io.id, result, payload: io.payload });
         };
         local.count_io(&io);
-        if local.is_forwarded() {
-            return self.submitted.submit_io(volume, who, io);
-        }
         local.note_submitted(&io);
         local.gate.submit(cx, who, io);
         self.mark_pending(volume);
     }
 
-    /// Submits an operation of another gateway's host to the volume's gate.
-    pub(super) fn submit_here(&mut self, cx: &mut Cx<'_>, who: &Requester, volume: VolumeId, io: Io) {
-        let Some(local) = self.get_mut(volume) else {
-            let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
-            return self.orphans.push_back(IoCompletion { id: io.id, result, payload: io.payload });
-        };
-        local.count_io(&io);
-        local.note_submitted(&io);
-        local.gate.submit(cx, who, io);
-        self.mark_pending(volume);
-    }
-
-    /// Reads at once, if the transport has leave to send so much; see [`Gate::read_inline`].
+    /// Reads at once, if the transport has leave to send so much, a command whose header came `receive_ns` ago; see
+    /// [`Gate::read_inline`].
+    #[inline]
     pub(super) fn read_inline(
         &mut self,
         who: &Requester,
-        volume: VolumeId,
-        span: Span,
+        (volume, span): (VolumeId, Span),
+        receive_ns: u64,
         may: impl FnOnce() -> bool,
     ) -> Option<Sg> {
-        let local = self.get_mut(volume)?;
+        let local = self.volumes.get_mut(volume)?;
         if local.is_forwarded() {
             return None;
         }
         let data = local.gate.read_inline(who, span).filter(|_| may())?;
         local.io.count_read(data.len() as u64);
+        local.latency.count_inline(LatencyClass::Read, receive_ns);
         Some(data)
     }
 
     /// Writes at once; see [`Gate::write_inline`].
+    #[inline]
     pub(super) fn write_inline(
         &mut self,
         who: &Requester,
         volume: VolumeId,
         (span, durability): (Span, Durability),
+        receive_ns: u64,
         from: &[u8],
     ) -> bool {
-        let Some(local) = self.get_mut(volume).filter(|local| !local.is_forwarded()) else { return false };
-        let written = local.gate.write_inline(who, span, durability, from);
-        if written {
-            local.io.count_write(from.len() as u64);
-            // Its turn settles all that was written at once, before anything is sent.
-            self.mark_pending(volume);
+        let LocalVolumes { volumes, scheduled, .. } = self;
+        let Some(local) = volumes.get_mut(volume).filter(|local| !local.is_forwarded()) else { return false };
+        if !local.gate.write_inline(who, span, durability, from) {
+            return false;
         }
-        written
+        local.io.count_write(from.len() as u64);
+        local.latency.count_inline(LatencyClass::Write, receive_ns);
+        // Its turn settles all that was written at once, before anything is sent.
+        if !std::mem::replace(&mut local.scheduled, true) {
+            scheduled.push_back(volume);
+        }
+        true
     }
 
     pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {

@@ -431,6 +431,7 @@ pub(super) fn execute_inline<C, T: TargetConnection>(
     volumes: &mut LocalVolumes,
     who: &Requester,
     io: &InlineIo,
+    receive_ns: u64,
     (proto, tag): (&mut T, Tag),
     parked: &ParkedSteps<C>,
 ) -> bool {
@@ -440,13 +441,15 @@ pub(super) fn execute_inline<C, T: TargetConnection>(
                 return false;
             }
             let may = || proto.reserve_send_window(tag, io.bytes);
-            let Some(data) = volumes.read_inline(who, io.volume, io.span, may) else { return false };
+            let Some(data) = volumes.read_inline(who, (io.volume, io.span), receive_ns, may) else {
+                return false;
+            };
             proto.send_data(cx, tag, 0, data);
             true
         }
         Some(durability) => {
             let Some(data) = proto.contiguous_payload(tag) else { return false };
-            volumes.write_inline(who, io.volume, (io.span, durability), data)
+            volumes.write_inline(who, io.volume, (io.span, durability), receive_ns, data)
         }
     }
 }

@@ -320,6 +320,7 @@ impl From<Request> for Holdable {
 
 impl super::iscsi::IscsiFront {
     /// A command comes while the shard comes to progress.
+    #[cold]
     pub(super) fn hold_command(
         &mut self,
         cx: &mut Cx<'_>,
@@ -341,6 +342,7 @@ impl super::iscsi::IscsiFront {
     }
 
     /// Starts the commands that a session has held, in their order.
+    #[cold]
     pub(super) fn start_held(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         let Some(session) = parts.conns.session_mut(conn) else { return };
         for (tag, command, data_out) in std::mem::take(&mut session.held) {
@@ -352,6 +354,7 @@ impl super::iscsi::IscsiFront {
 impl super::nvme::NvmeFront {
     /// A command comes to an open queue while the shard comes to rest. One that may be the second half of a fused pair
     /// is started, for its first half executes. So is a Keep Alive: draining may take longer than its host's timeout.
+    #[cold]
     pub(super) fn hold_command(
         &mut self,
         cx: &mut Cx<'_>,
@@ -372,6 +375,7 @@ impl super::nvme::NvmeFront {
     }
 
     /// Starts the commands that a queue has held, in their order.
+    #[cold]
     pub(super) fn start_held(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         for held in std::mem::take(&mut queue.held) {

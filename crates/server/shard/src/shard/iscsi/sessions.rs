@@ -198,24 +198,8 @@ impl IscsiFront {
                 continue;
             }
             let Some(session) = parts.conns.session_mut(conn) else { return };
-            if let Some(link) = session.proto.poll_link_to_close() {
-                let id =
-                    session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
-                let tsih = session.tsih;
-                if let Some((id, cid)) = id {
-                    self.report_connection_gone((&mut parts.conns, &mut parts.outbox), tsih, cid);
-                    self.depart_link(parts, id, LinkDeparture::Close);
-                }
-                continue;
-            }
-            if let Some(lun) = session.proto.poll_cleared_unit() {
-                if let Some(nexus) = session.nexus {
-                    self.server.handle_commands_cleared(nexus, lun);
-                }
-                continue;
-            }
-            if session.proto.poll_nexus_end() {
-                self.report_nexus_loss(cx, parts, conn);
+            if session.proto.has_notices() {
+                self.handle_session_notice(cx, parts, conn);
                 continue;
             }
             if let Err(violation) = session.proto.resume_parsing(cx) {
@@ -242,6 +226,26 @@ impl IscsiFront {
         forget_session(&mut parts.conns, conn);
     }
 
+    /// A link of a session is to be closed, a logical unit was cleared of its commands, or its nexus ends.
+    #[cold]
+    fn handle_session_notice(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
+        let Some(session) = parts.conns.session_mut(conn) else { return };
+        if let Some(link) = session.proto.poll_link_to_close() {
+            let id = session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
+            let tsih = session.tsih;
+            if let Some((id, cid)) = id {
+                self.report_connection_gone((&mut parts.conns, &mut parts.outbox), tsih, cid);
+                self.depart_link(parts, id, LinkDeparture::Close);
+            }
+        } else if let Some(lun) = session.proto.poll_cleared_unit() {
+            if let Some(nexus) = session.nexus {
+                self.server.handle_commands_cleared(nexus, lun);
+            }
+        } else if session.proto.poll_nexus_end() {
+            self.report_nexus_loss(cx, parts, conn);
+        }
+    }
+
     fn handle_session_event(
         &mut self,
         cx: &mut Cx<'_>,
@@ -250,10 +254,10 @@ impl IscsiFront {
         event: TargetEvent<Request>,
     ) {
         match event {
-            TargetEvent::Command { tag, command, data_out } if parts.is_quiescing() => {
-                self.hold_command(cx, parts, conn, (tag, command, data_out))
-            }
             TargetEvent::Command { tag, command, data_out } => {
+                if parts.is_quiescing() {
+                    return self.hold_command(cx, parts, conn, (tag, command, data_out));
+                }
                 self.start_command(cx, parts, conn, tag, command, data_out)
             }
             TargetEvent::DataReceived { tag, at, data } => {

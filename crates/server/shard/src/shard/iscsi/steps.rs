@@ -43,8 +43,9 @@ impl IscsiFront {
         }
         let Some(session) = parts.conns.session_mut(conn) else { return false };
         let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
+        let receive_ns = session.times.receive_ns(cx.now);
         let (proto, parked) = session.protocol_and_parked();
-        if !execute_inline(cx, &mut parts.volumes, who, &io, (proto, tag), parked) {
+        if !execute_inline(cx, &mut parts.volumes, who, &io, receive_ns, (proto, tag), parked) {
             return false;
         }
         let moved = match io.write {
@@ -52,11 +53,9 @@ impl IscsiFront {
             Some(_) => &mut session.io.written_bytes,
         };
         *moved += u64::from(io.bytes);
-        let what = (io.volume, io.write.is_some());
-        let label = session.times.count_inline_answer(cx.now, what, &mut parts.volumes);
+        let label = session.times.count_inline_answer(cx.now, (io.volume, io.write.is_some()));
         session.proto.label_next_response(label);
-        let result = ScsiResult::good(u64::from(io.bytes));
-        session.proto.respond(cx, tag, Response::Scsi(result));
+        session.proto.respond_good(cx, tag, io.bytes.into());
         true
     }
 }

@@ -447,7 +447,6 @@ impl NvmeFront {
         conn: Tag,
         event: TargetEvent<Sqe>,
     ) {
-        let is_quiescing = parts.is_quiescing();
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
@@ -457,10 +456,10 @@ impl NvmeFront {
             return self.handle_unconnected_event(cx, parts, conn, event);
         };
         match event {
-            TargetEvent::Command { tag, command, data_out } if is_quiescing => {
-                self.hold_command(cx, parts, conn, (tag, command, data_out));
-            }
             TargetEvent::Command { tag, command, data_out } => {
+                if parts.is_quiescing() {
+                    return self.hold_command(cx, parts, conn, (tag, command, data_out));
+                }
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
                 if !self.try_command_inline(cx, parts, conn, key, &command, data_out) {
                     if let Some(queue) = parts.conns.queue_mut(conn) {

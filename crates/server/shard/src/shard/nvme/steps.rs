@@ -110,13 +110,13 @@ impl NvmeFront {
         }
         let Some(queue) = parts.conns.queue_mut(conn) else { return false };
         let (who, tag) = (self.server.nexus(key.queue), Tag::from_bits(key.tag));
+        let receive_ns = queue.times.receive_ns(cx.now);
         let (proto, parked) = queue.protocol_and_parked();
-        if !execute_inline(cx, &mut parts.volumes, who, &io, (proto, tag), parked) {
+        if !execute_inline(cx, &mut parts.volumes, who, &io, receive_ns, (proto, tag), parked) {
             return false;
         }
         self.server.count_inline_io(key.queue, &io);
-        let label =
-            queue.times.count_inline_answer(cx.now, (io.volume, io.write.is_some()), &mut parts.volumes);
+        let label = queue.times.count_inline_answer(cx.now, (io.volume, io.write.is_some()));
         queue.proto.label_next_response(label);
         queue.proto.respond(cx, tag, Completion::SUCCESS);
         true
