@@ -36,6 +36,16 @@ pub(super) struct PendingOperation {
 }
 
 impl PendingOperation {
+    /// Whether the command in work is all of it.
+    #[inline]
+    pub(super) fn is_single_command(&self) -> bool {
+        matches!(self.remaining, RemainingCommands::Last)
+            && self.out == 1
+            && self.pair.is_none()
+            && self.error.is_none()
+            && !self.parked
+    }
+
     /// Its next command has until then, however long those before took.
     pub(super) fn start_command_timer(&mut self, until: Time) {
         self.until = until;

@@ -34,7 +34,7 @@ impl NvmePath {
         mut op: Op,
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
-        let (Some(known), PathPhase::Up) = (self.known, &self.state) else { return Err((op, payload)) };
+        let (Some(known), PathPhase::Up) = (&self.known, &self.state) else { return Err((op, payload)) };
         // A read changes nothing. A flush of another volume would be taken for one of what was written here.
         if self.watch.is_identity_in_doubt() && (op.is_write() || matches!(op, Op::Flush)) {
             return Err((op, payload));
@@ -49,7 +49,7 @@ impl NvmePath {
         if self.operations.is_full() || !self.parked.is_empty() {
             return Err((op, payload));
         }
-        let Some(format) = known.namespace.format else {
+        let Some(format) = &known.namespace.format else {
             // Nothing is known of its blocks yet.
             self.events.push_back(PathEvent::Done {
                 id,
@@ -74,7 +74,7 @@ impl NvmePath {
             stage: AbortStage::Working,
             parked: false,
         };
-        match known.plan_operation(&format, &mut op, payload) {
+        match known.plan_operation(format, &mut op, payload) {
             OperationPlan::Nothing(payload) => {
                 self.events.push_back(PathEvent::Done { id, how: Ok(Outcome::Complete), payload });
             }
@@ -223,6 +223,23 @@ impl NvmePath {
 
     /// A command of an operation has ended.
     pub(super) fn handle_operation_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, cqe: Cqe, payload: Payload) {
+        // Nearly every command is all of its operation, and succeeds.
+        if cqe.completion().status.is_success()
+            && matches!(self.state, PathPhase::Up)
+            && let Some(operation) =
+                self.operations.get_mut(tag).filter(|operation| operation.is_single_command())
+        {
+            let own = std::mem::take(&mut operation.payload);
+            let payload = if matches!(payload, Payload::None) { own } else { payload };
+            let done = PathEvent::Done { id: operation.id, how: Ok(Outcome::Complete), payload };
+            self.operations.discard(tag);
+            return self.events.push_back(done);
+        }
+        self.handle_other_command_ended(cx, tag, cqe, payload);
+    }
+
+    /// A command has ended that failed, or is not all of its operation, or the path is not up.
+    fn handle_other_command_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, cqe: Cqe, payload: Payload) {
         let is_raw = |operation: &PendingOperation| matches!(operation.remaining, RemainingCommands::Raw);
         if self.operations.get(tag).is_some_and(is_raw) {
             return self.handle_raw_command_ended(cx, tag, cqe, payload);
