@@ -268,16 +268,19 @@ impl ReceiveBuffer {
 
     /// The next `len` bytes in one piece, if so many are here; they stay unconsumed. If `None`, what
     /// there was is kept, and asking again later for `len` or more goes on from there.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "bounded by `rest`; what is carried was made as long just before"
-    )]
+    #[inline]
     pub fn peek_header(&mut self, len: usize) -> Option<&[u8]> {
-        let in_one_piece = self.source.as_ref().is_some_and(|source| source.as_contiguous().is_some());
-        if self.carry.is_empty() && in_one_piece && self.source_remaining() >= len {
-            let bytes = self.source.as_ref().and_then(ReceivedBytes::as_contiguous);
-            return bytes.map(|bytes| &bytes[self.at..self.at + len]);
+        // Twice, since what is returned is borrowed.
+        if self.peek_contiguous(len).is_some() {
+            return self.peek_contiguous(len);
         }
+        self.carry_header(len)
+    }
+
+    /// Puts a header together that came in pieces.
+    #[cold]
+    #[expect(clippy::indexing_slicing, reason = "what is carried was made as long just before")]
+    fn carry_header(&mut self, len: usize) -> Option<&[u8]> {
         while self.carry.len() < len {
             let Some(source) = &self.source else { break };
             let have = self.carry.len();
@@ -290,6 +293,7 @@ impl ReceiveBuffer {
     }
 
     /// The next `len` bytes, if all of them are here in one piece and no header is carried.
+    #[inline]
     pub fn peek_contiguous(&self, len: usize) -> Option<&[u8]> {
         let bytes = self.source.as_ref().and_then(ReceivedBytes::as_contiguous)?;
         if self.carry.is_empty() { bytes.get(self.at..self.at.checked_add(len)?) } else { None }

@@ -158,6 +158,10 @@ impl RamDisk {
         // Both sizes are powers of two: no division.
         let bits = self.physical.ilog2() - self.logical.ilog2();
         let (first, last) = (span.lba >> bits, (span.lba + span.blocks - 1) >> bits);
+        // The usual overwrite of one granule.
+        if first == last && self.is_mapped(first) {
+            return;
+        }
         self.for_each_bitmap_word(first, last + 1, |word, bits| {
             // A look first: the usual overwrite then leaves the cache line shared.
             if word.load(Ordering::Relaxed) & bits != bits {
@@ -195,6 +199,7 @@ impl RamDisk {
         }
     }
 
+    #[inline]
     #[expect(
         clippy::indexing_slicing,
         reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"

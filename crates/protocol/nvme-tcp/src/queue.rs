@@ -251,6 +251,13 @@ where
     /// Brings to an end what is ending.
     #[inline]
     pub(crate) fn finish_closing(&mut self) {
+        if matches!(self.phase, QueuePhase::Draining | QueuePhase::Dead) {
+            self.finish_ending_phase();
+        }
+    }
+
+    #[cold]
+    fn finish_ending_phase(&mut self) {
         let drained = self.phase == QueuePhase::Draining
             && self.has_no_commands()
             && self.out.is_empty()

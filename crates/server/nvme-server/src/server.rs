@@ -39,6 +39,12 @@ impl Server {
         self.context.shard
     }
 
+    /// Whether [`Server::poll_step`] has something to give.
+    #[inline]
+    pub fn has_steps(&self) -> bool {
+        !self.context.steps.is_empty()
+    }
+
     /// What to do next.
     #[must_use]
     #[inline]

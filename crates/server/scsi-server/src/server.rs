@@ -44,6 +44,12 @@ impl Server {
         exec::fast_path::inline_io_for(&self.context, nexus, arrived)
     }
 
+    /// Whether [`Server::poll_step`] has something to give.
+    #[inline]
+    pub fn has_steps(&self) -> bool {
+        !self.context.steps.is_empty()
+    }
+
     /// What to do next.
     #[must_use]
     pub fn poll_step(&mut self) -> Option<Step> {

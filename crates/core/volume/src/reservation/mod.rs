@@ -206,7 +206,12 @@ impl Reservations {
     }
 
     /// Whether `who` may do something of this class.
+    #[inline]
     pub fn admits(&self, who: &Identity, class: CommandClass) -> bool {
+        !self.restricts_anyone() || self.admits_restricted(who, class)
+    }
+
+    fn admits_restricted(&self, who: &Identity, class: CommandClass) -> bool {
         if let Some(legacy) = &self.legacy {
             return **legacy == *who;
         }
@@ -217,6 +222,7 @@ impl Reservations {
     }
 
     /// Whether anybody is kept out of anything.
+    #[inline]
     pub fn restricts_anyone(&self) -> bool {
         self.legacy.is_some() || self.held.is_some()
     }

@@ -42,6 +42,9 @@ pub(super) trait ProtocolFront: Sized {
     /// What only its server wants.
     type ServerStep;
 
+    /// Whether its server wants anything.
+    fn has_steps(&self) -> bool;
+
     /// What its server wants next.
     fn poll_step(&mut self) -> Option<StepOf<Self>>;
 
@@ -126,14 +129,20 @@ pub(super) trait ProtocolFront: Sized {
         }
     }
 
-    /// Does what the server wants.
+    /// Does what the server wants; true if that was anything.
+    #[inline]
     fn run_steps(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts) -> bool {
-        let mut worked = false;
-        while let Some(step) = self.poll_step() {
-            worked = true;
-            self.run_step(cx, parts, step);
+        let worked = self.has_steps();
+        if worked {
+            self.run_waiting_steps(cx, parts);
         }
         worked
+    }
+
+    fn run_waiting_steps(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts) {
+        while let Some(step) = self.poll_step() {
+            self.run_step(cx, parts, step);
+        }
     }
 
     fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, step: StepOf<Self>) {

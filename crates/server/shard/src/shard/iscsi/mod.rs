@@ -118,6 +118,11 @@ impl ProtocolFront for IscsiFront {
     type Reply = Reply;
     type ServerStep = DeviceStep;
 
+    #[inline]
+    fn has_steps(&self) -> bool {
+        self.server.has_steps()
+    }
+
     fn poll_step(&mut self) -> Option<Step> {
         self.server.poll_step()
     }

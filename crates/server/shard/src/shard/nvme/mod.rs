@@ -232,6 +232,11 @@ impl ProtocolFront for NvmeFront {
     type Reply = Completion;
     type ServerStep = ControllerStep;
 
+    #[inline]
+    fn has_steps(&self) -> bool {
+        self.server.has_steps()
+    }
+
     fn poll_step(&mut self) -> Option<Step> {
         self.server.poll_step()
     }
