@@ -57,4 +57,35 @@ grep -q '^note: ghost: ' "$DIR/found" || fail "the service that is not there is 
 in_initiator "$BW" discover --mdns --json >"$DIR/found.json"
 python3 -c 'import json, sys; found = json.load(open(sys.argv[1]))["found"]; assert [one["protocol"] for one in found] == ["nvme"], found' \
   "$DIR/found.json"
+# The daemon announces what its configuration says, in its sandbox, and withdraws that with the configuration.
+cat >"$DIR/own.toml" <<EOF
+[[volume]]
+name = "own"
+source = "ram:16M"
+[[portal]]
+protocol = "nvme"
+address = "10.79.0.1:4421"
+[[portal]]
+protocol = "nvme-discovery"
+address = "0.0.0.0:8011"
+announce = true
+[sandbox]
+EOF
+ip netns exec "$TAG-t" "$BW" serve --config "$DIR/own.toml" --allow-anonymous --state "$DIR/own-state" --control "$DIR/own.sock" \
+  >"$DIR/own.log" 2>"$DIR/own.err" </dev/null &
+own=$!
+ended_at_exit "$own"
+wait_until 20 grep -qx ready "$DIR/own.log" || fail "the target that announces itself does not start: $DIR/own.err"
+own_url='nvme+tcp://10.79.0.1:4421/nqn.2026-11.io.blockwire:own/1'
+# Each try takes three seconds.
+shows_own() { in_initiator "$BW" discover --mdns >"$DIR/own.found" 2>&1 && grep -qx "$own_url" "$DIR/own.found"; }
+lacks_own() { ! shows_own && ! grep -q 'port 8011' "$DIR/own.found"; }
+wait_until 1 shows_own || fail "what the daemon announces is not found: $(cat "$DIR/own.found")"
+sed -i 's/^announce = true$/announce = false/' "$DIR/own.toml"
+"$BW" apply --control "$DIR/own.sock" >"$DIR/apply.log" 2>&1 || fail "apply: $(cat "$DIR/apply.log")"
+wait_until 1 lacks_own || fail "what is announced no more is found: $(cat "$DIR/own.found")"
+sed -i 's/^announce = false$/announce = true/' "$DIR/own.toml"
+"$BW" apply --control "$DIR/own.sock" >"$DIR/apply.log" 2>&1 || fail "apply: $(cat "$DIR/apply.log")"
+wait_until 1 shows_own || fail "what is announced again is not found: $(cat "$DIR/own.found")"
+
 say "mdns: found $(head -1 "$DIR/found")"

@@ -134,10 +134,11 @@ const TABLE: &[Layer] = &[
         on: "block-device buf client control multipath process volume",
         foreign: Any,
     },
+    Layer { directory: "initiator/mdns", on: "client process", foreign: Any },
     Layer {
         directory: "daemon/engine",
-        on: "backends buf chiscsi-config client config control endpoint flight-recorder gateway group iscsi metrics \
-             multipath nbd-disk nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
+        on: "backends buf chiscsi-config client config control endpoint flight-recorder gateway group iscsi mdns \
+             metrics multipath nbd-disk nvme nvme-server process rbd reactor recovery sandbox scsi-server shard stream \
              tls volume",
         foreign: Any,
     },
@@ -148,7 +149,6 @@ const TABLE: &[Layer] = &[
         foreign: Any,
     },
     Layer { directory: "initiator/nodes", on: "client control multipath process recovery", foreign: Any },
-    Layer { directory: "initiator/mdns", on: "client process", foreign: Any },
     Layer { directory: "initiator/reports", on: "client transfer volume", foreign: Any },
     Layer {
         directory: "evaluation/eval-verbs",

@@ -109,6 +109,7 @@ fn add_portals(target: &TargetSection, sink: &Sink, draft: &mut Draft) {
                         tag,
                         digests: (true, true),
                         tls: shard::TlsMode::Off,
+                        announce: false,
                         tcp: TcpOptions::default(),
                     };
                     draft.portals.push(Located::new(portal, group.at.clone()));

@@ -1,6 +1,7 @@
 //! The settings of the files and the command line, each typed and in its range, before they are checked
 //! against each other.
 
+mod announce;
 mod group;
 pub mod nvme;
 pub mod placement;
@@ -279,9 +280,10 @@ fn read_portal(table: &TableReader<'_>) -> Option<Located<Portal>> {
         dscp: tcp::read_dscp(table),
         keepalive: table.number("keepalive", 0..=32767).map(|seconds| Duration::from_secs(seconds.value)),
     };
+    let announce = announce::read_announce(table, spoken, address.as_ref().map(|address| address.value));
     let (protocol, address) = (protocol?, address?);
     Some(Located::new(
-        Portal { protocol: protocol.value, address: address.value, tag, digests, tls, tcp },
+        Portal { protocol: protocol.value, address: address.value, tag, digests, tls, announce, tcp },
         address.at,
     ))
 }

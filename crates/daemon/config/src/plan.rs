@@ -209,6 +209,8 @@ pub struct Portal {
     pub digests: (bool, bool),
     /// NVMe/TCP: whether hosts use TLS.
     pub tls: shard::TlsMode,
+    /// NVMe/TCP: whether its discovery service is announced by mDNS.
+    pub announce: bool,
     /// Options of its sockets.
     pub tcp: TcpOptions,
 }

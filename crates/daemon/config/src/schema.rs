@@ -110,6 +110,7 @@ pub const PORTAL: Section = Section {
         "header_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over headers. (iSCSI: see `[[target]]`.)";
         "data_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over data.";
         "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`, or one that `dhchap_key_file` generates; see [tls.md](tls.md)). `allow`: the first byte of a connection decides.";
+        "announce": "true or false", "false", "NVMe/TCP: announce the portal's discovery service by mDNS (`_nvme-disc._tcp`, NVMe TP8009), so that hosts of the same network find it without its address ([initiator.md](initiator.md#discovery-by-mdns)). Anyone on that network sees it; who may use what is not changed.";
         "congestion": "text", "the system's", "TCP congestion control algorithm.";
         "send_buffer": "size", "the system's", "Socket send buffer. Without it, links with near peers have a smaller one while many links send much at once.";
         "receive_buffer": "size", "the system's", "Socket receive buffer.";

@@ -89,6 +89,14 @@ fn one_mistake_one_line() {
             "10:17: header_digest in [[target]]: unknown value \"crc\"; known: off, allow, require",
         ),
         (
+            "[[portal]]\nprotocol = 'iscsi'\naddress = '192.0.2.1'\nannounce = true",
+            "10:12: announce in [[portal]] applies to NVMe/TCP: initiators of iSCSI find no targets by mDNS",
+        ),
+        (
+            "[[portal]]\nprotocol = 'nvme-discovery'\naddress = '[::1]'\nannounce = true",
+            "10:12: announce in [[portal]] needs an address that other machines reach",
+        ),
+        (
             "[[target]]\nname = 'iqn.2026-11.io:t'\nluns = [{lun = 0, volume = 'a'}]\nvendor = 'TOO LONG A NAME'",
             "10:10: vendor in [[target]]: \"TOO LONG A NAME\" is not 1 to 8 printable ASCII characters",
         ),

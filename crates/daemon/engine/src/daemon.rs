@@ -5,6 +5,7 @@
 
 pub mod absent_volumes;
 mod access;
+mod announcing;
 mod backup;
 mod blocked_hosts;
 mod configuration;
@@ -89,6 +90,7 @@ struct VolumeRegistry {
     identities: Mutex<Identities>,
     /// Volumes that are being changed, and how; a change may wait for a disk.
     held: Mutex<locks::LockedNames>,
+    announcements: announcing::Announcements,
 }
 
 /// What is served now.
@@ -222,8 +224,9 @@ impl Daemon {
         let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let served = Mutex::new(ServedState { stores, unserved, leaving, ways, stopped, lines });
         let (identities, held) = (Mutex::new(identities), Mutex::default());
+        let announcements = announcing::Announcements::default();
         let plan = RwLock::new(Arc::new(plan));
-        let volumes = VolumeRegistry { engine, plan, state, served, identities, held };
+        let volumes = VolumeRegistry { engine, plan, state, served, identities, held, announcements };
         let (attachments, started) = (Arc::default(), Instant::now());
         // A clock that is set before 1970 says nothing.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -246,6 +246,7 @@ fn run(
         tracing::info!(target: area::SERVE, address = %http.bound_address(), "metrics");
     }
     reload_when_asked(&daemon, ending).map_err(thread_failure)?;
+    daemon.announce_services();
     let daemon: Arc<dyn ControlService> = daemon;
     socket.serve(&daemon).map_err(thread_failure)?;
     announce_ready(&hint, &listeners, http.as_ref(), &socket, out);

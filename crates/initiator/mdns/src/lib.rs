@@ -1,4 +1,5 @@
-//! Discovery services of NVMe that announce themselves on the local network (NVMe TP8009, RFC 6763), and what they offer.
+//! NVMe discovery services on the local network (NVMe TP8009, RFC 6763): those that announce themselves, what they offer,
+//! and the daemon's own announcement ([`Announcer`]).
 //!
 //! Invariant: any machine of the network can answer, so a bounded number is looked at, for a bounded time, and what one
 //! of them says wrongly is a problem of that one only.
@@ -16,6 +17,8 @@
     )
 )]
 
+mod announcing;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -23,6 +26,8 @@ use std::time::{Duration, Instant};
 use client::{DiscoveredTarget, DiscoveryResult};
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent};
 use process::exit::{Exit, Failure};
+
+pub use announcing::Announcer;
 
 /// What they announce themselves as.
 const SERVICE_TYPE: &str = "_nvme-disc._tcp.local.";

@@ -150,11 +150,12 @@ fn resized(old: &Spec, new: &Spec) -> Effect {
 
 pub(super) fn portal(old: &Portal, new: &Portal) -> Vec<KeyChange> {
     let mut found = Found::default();
-    let Portal { protocol: _, address: _, tag: _, digests: _, tls: _, tcp: _ } = old;
+    let Portal { protocol: _, address: _, tag: _, digests: _, tls: _, announce: _, tcp: _ } = old;
     found.plain("tag", (&old.tag, &new.tag), Effect::MayEnd);
     found.plain("header_digest", (&old.digests.0, &new.digests.0), Effect::Later);
     found.plain("data_digest", (&old.digests.1, &new.digests.1), Effect::Later);
     found.word("tls", (&old.tls, &new.tls), Effect::Later);
+    found.plain("announce", (&old.announce, &new.announce), Effect::None);
     let (a, b) = (&old.tcp, &new.tcp);
     let TcpOptions { congestion: _, send_buffer: _, receive_buffer: _, dscp: _, keepalive: _ } = a;
     found.shown("congestion", (&a.congestion, &b.congestion), taken_back(&b.congestion), or_none);

@@ -458,6 +458,7 @@ impl VolumeRegistry {
         served.stores.extend(stores);
         drop(served);
         self.replace_plan(reviewed.plan.clone());
+        self.announce_services();
     }
 
     /// Lets volumes grow; what has switched stays switched if one cannot. The next apply tries that one again.

@@ -129,5 +129,5 @@ fn complete_draft(draft: &mut Draft, is_file_named: bool, created: Vec<Volume>) 
 /// A portal that was given as an address and nothing more.
 fn default_portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
     let (digests, tls, tcp) = ((true, true), shard::TlsMode::Off, TcpOptions::default());
-    Portal { protocol, address, tag: 1, digests, tls, tcp }
+    Portal { protocol, address, tag: 1, digests, tls, announce: false, tcp }
 }

@@ -194,6 +194,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         tag: 1,
         digests: (true, true),
         tls: shard::TlsMode::Off,
+        announce: false,
         tcp: config::plan::TcpOptions::default(),
     };
     let mut plan = Plan {
