@@ -1,4 +1,4 @@
-//! Exports of NBD servers as volumes: qemu-nbd with raw files and qcow2, where it is installed.
+//! Exports of NBD servers as volumes: qemu-nbd with raw files and qcow2, and nbdkit, each where it is installed.
 
 use std::{
     fs::File,
@@ -275,4 +275,72 @@ fn a_server_that_is_not_there_at_start_is_waited_for() {
     // One export is in one volume.
     let out = daemon.run(&format!("volume create twin={url}"));
     assert!(String::from_utf8_lossy(&out.stderr).contains("already open"), "{out:?}");
+}
+
+#[test]
+fn an_export_that_cannot_be_used_is_refused_with_what_to_do() {
+    let place = Place::new();
+    make_image(&place, "raw");
+    let nobody: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let daemon = place.serve(&(volume("other", "ram:1M") + &place.sandbox(&[nobody])), &[]);
+    let refused = |spec: &str| {
+        let out = daemon.run(&format!("volume create disk={spec}"));
+        assert!(!out.status.success(), "{spec}");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    let Some(server) = Server::qemu(&place, "raw", &["--read-only"]) else { return };
+    let why = refused(&server.url());
+    assert!(why.contains("\",ro\""), "{why}");
+    let why = refused(&server.url().replace("disk", "none"));
+    assert!(why.contains("no such export"), "{why}");
+    let why = refused(&format!("nbd://{nobody}/disk"));
+    assert!(why.contains("is the NBD server running?"), "{why}");
+    daemon.ask(&format!("volume create disk={},ro", server.url()));
+    let mut host = Initiator::ready(daemon.at, DISK);
+    assert_eq!(host.read(0, 0, 1).unwrap().good(), [0; 512]);
+    assert_ne!(host.write(0, 0, &[1; 512]).unwrap().status, 0);
+}
+
+/// Servers that can do less: without FUA each write is flushed, and without write zeroes zeroes are written.
+#[test]
+fn servers_of_few_abilities_are_used_by_what_they_can() {
+    let place = Place::new();
+    for (name, filters) in [
+        // A mode of `none`, the default of both filters.
+        ("nofua", vec!["--filter=fua", "memory", "16M"]),
+        ("nozero", vec!["--filter=nozero", "memory", "16M"]),
+        ("large", vec!["--filter=blocksize-policy", "memory", "16M", "blocksize-minimum=4096"]),
+    ] {
+        let socket = place.path(name);
+        let at = socket.to_str().unwrap().to_owned();
+        let arguments = [&["--foreground", "--exit-with-parent", "-U", &at], filters.as_slice()].concat();
+        let Some(server) = Server::start(socket, "nbdkit", &arguments) else { return };
+        let other = Place::new();
+        let url = format!("nbd+unix:///?socket={at}");
+        if name == "large" {
+            let (code, why) = refusal(&other, &url);
+            assert!(code != Some(0) && why.contains("block=4096"), "{why}");
+        }
+        let block = if name == "large" { ",block=4096" } else { "" };
+        let daemon = serve(&other, &format!("{url}{block}"), worlds()[0]);
+        let mut host = Initiator::ready(daemon.at, DISK);
+        if name == "large" {
+            assert_eq!(host.blocks(0), BYTES / 4096);
+        } else {
+            host.write(0, 8, &[7; 8 * 512]).unwrap().good();
+            // WRITE SAME(16) with UNMAP.
+            let mut unmap = [0; 16];
+            (unmap[0], unmap[1], unmap[9], unmap[13]) = (0x93, 0x08, 10, 2);
+            host.command(0, &unmap, crate::initiator::Data::Out(&[0; 512])).unwrap().good();
+            let read = host.read(0, 8, 8).unwrap().good();
+            assert!(read[..1024] == [7; 1024] && read[1024..2048] == [0; 1024] && read[2048..] == [7; 2048]);
+            host.flush(0).unwrap().good();
+        }
+        drop(server);
+    }
+}
+
+/// A start whose only volume is configured wrongly ends.
+fn refusal(place: &Place, url: &str) -> (Option<i32>, String) {
+    place.refused(&["--iscsi", "127.0.0.1:0", "--sandbox", "--volume", &format!("disk={url}")])
 }
