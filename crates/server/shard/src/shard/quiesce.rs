@@ -58,7 +58,7 @@ impl SharedParts {
         self.quiesce.as_ref().is_some_and(|progress| progress.phase != QuiescePhase::Draining)
     }
 
-    /// Keeps a socket that comes; gives it back if the shard is not at progress.
+    /// Keeps a socket that comes; gives it back if the shard is not being quiesced.
     pub(super) fn keep_arrival(
         &mut self,
         link: LinkId,
@@ -74,7 +74,7 @@ impl SharedParts {
     }
 }
 
-/// Lets a login, or a Connect, stand still. False: the shard is not at progress.
+/// Lets a login, or a Connect, stand still. False: the shard is not being quiesced.
 #[inline]
 pub(super) fn freeze_login(quiesce: &mut Option<Box<QuiesceProgress>>, tag: Tag) -> bool {
     let Some(progress) = quiesce else { return false };
@@ -85,7 +85,7 @@ pub(super) fn freeze_login(quiesce: &mut Option<Box<QuiesceProgress>>, tag: Tag)
 }
 
 impl Shard {
-    /// Begins to come to progress. The report follows when the shard is still.
+    /// Begins to quiesce. The report follows when the shard is still.
     pub(super) fn start_quiesce(&mut self, cx: &mut Cx<'_>, request: u64) {
         if self.parts.stopping.is_some() {
             return self.report_blocker(request, QuiesceBlocker::Stopping);
@@ -319,7 +319,7 @@ impl From<Request> for Holdable {
 }
 
 impl super::iscsi::IscsiFront {
-    /// A command comes while the shard comes to progress.
+    /// A command comes while the shard is being quiesced.
     #[cold]
     pub(super) fn hold_command(
         &mut self,
@@ -352,7 +352,7 @@ impl super::iscsi::IscsiFront {
 }
 
 impl super::nvme::NvmeFront {
-    /// A command comes to an open queue while the shard comes to rest. One that may be the second half of a fused pair
+    /// A command comes to an open queue while the shard is being quiesced. One that may be the second half of a fused pair
     /// is started, for its first half executes. So is a Keep Alive: draining may take longer than its host's timeout.
     #[cold]
     pub(super) fn hold_command(
