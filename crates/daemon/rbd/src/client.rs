@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Library;
 use crate::open_error::OpenError;
@@ -20,6 +21,8 @@ use crate::symbols::{Functions, Handle};
 /// How long the monitors have for the connection, in seconds: less than for everything, so that librados says what went
 /// wrong.
 pub(crate) const CONNECT_SECONDS: &str = "15";
+/// By when callbacks of ended calls have let go of their client.
+const CALLBACKS_END: Duration = Duration::from_secs(1);
 /// Where the cluster is described if nothing is said.
 const CONF: &str = "/etc/ceph/ceph.conf";
 /// As whom to connect if nothing is said.
@@ -171,10 +174,17 @@ impl Client {
         self.0.handle
     }
 
-    /// Shuts it down now if nothing else uses it, on this thread, which may wait.
+    /// Shuts it down on this thread, which may wait, if nothing else uses it. The callback of a call that has ended may
+    /// have it for a moment still. If others go on using it, the last of them shuts it down.
     pub(crate) fn close(self) {
-        if let Ok(mut connected) = Arc::try_unwrap(self.0) {
-            connected.shut_down();
+        let (mut shared, begun) = (self.0, Instant::now());
+        loop {
+            match Arc::try_unwrap(shared) {
+                Ok(mut connected) => return connected.shut_down(),
+                Err(_) if begun.elapsed() >= CALLBACKS_END => return,
+                Err(back) => shared = back,
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }

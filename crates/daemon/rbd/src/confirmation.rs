@@ -4,7 +4,8 @@
 //! calls when the cluster has executed something of this client that was sent after them: by then the client was not
 //! barred, as far as the servers of the image had learned, and no other gateway serves the image before they all have.
 //!
-//! Invariant: what waits is ended by a read of the cluster that was begun after it had come, once.
+//! Invariant: what waits is ended by a read of the cluster that was begun after it had come, once. The image's client is
+//! not used any more after [`Confirmation::close`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,8 @@ type Done = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// See the module. One per image.
 pub(crate) struct Confirmation {
-    pool: Pool,
+    /// `None` when the image is being closed.
+    pool: Mutex<Option<Pool>>,
     /// What an object does not have, its parent may have.
     has_parent: bool,
     state: Mutex<State>,
@@ -38,7 +40,12 @@ struct State {
 impl Confirmation {
     /// `pool`: that of the image.
     pub(crate) fn new(pool: Pool, has_parent: bool) -> Arc<Confirmation> {
-        Arc::new(Confirmation { pool, has_parent, state: Mutex::default() })
+        Arc::new(Confirmation { pool: Mutex::new(Some(pool)), has_parent, state: Mutex::default() })
+    }
+
+    /// Lets go of the image's client, so that it can be shut down. No call is out any more.
+    pub(crate) fn close(&self) {
+        drop(self.pool.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Whether what was read, in these pieces, may be what librbd has made up.
@@ -62,10 +69,11 @@ impl Confirmation {
     fn read(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let own = self.clone();
-        self.pool.read(OBJECT, 1, move |result| {
+        let ended = move |result: Result<(), Errno>| {
             for done in waiting {
-                done(result.as_ref().map(|_| ()).map_err(|errno| *errno));
+                done(result);
             }
             let mut state = own.lock();
             if state.waiting.is_empty() {
@@ -73,7 +81,11 @@ impl Confirmation {
             } else {
                 own.read(state);
             }
-        });
+        };
+        match pool {
+            Some(pool) => pool.read(OBJECT, 1, move |result| ended(result.map(drop))),
+            None => ended(Err(Errno(libc::EIO))),
+        }
     }
 }
 

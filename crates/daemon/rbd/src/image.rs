@@ -83,6 +83,8 @@ pub(crate) struct Handles {
     pub(crate) image: Handle,
     /// The watch's number, and its argument.
     pub(crate) watch: Option<(u64, *mut Sender<Job>)>,
+    /// What uses the client too, until the image is closed.
+    pub(crate) confirmation: Option<Arc<Confirmation>>,
     /// We have its lock.
     lock: Option<HeldLock>,
 }
@@ -93,7 +95,15 @@ unsafe impl Send for Handles {}
 impl Handles {
     pub(crate) fn new(functions: Arc<Functions>) -> Self {
         let none = ptr::null_mut();
-        Handles { functions, client: None, pool: none, image: none, watch: None, lock: None }
+        Handles {
+            functions,
+            client: None,
+            pool: none,
+            image: none,
+            watch: None,
+            confirmation: None,
+            lock: None,
+        }
     }
 
     /// The cluster's handle; null before it is connected.
@@ -124,6 +134,9 @@ impl Drop for Handles {
             if !self.pool.is_null() {
                 (functions.rados_ioctx_destroy)(self.pool);
             }
+        }
+        if let Some(confirmation) = self.confirmation.take() {
+            confirmation.close();
         }
         if let Some(client) = self.client.take() {
             client.close();

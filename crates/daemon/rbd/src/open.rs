@@ -243,6 +243,7 @@ impl Opener {
             handles.has_lock(&identity);
         }
         let confirmation = self.confirmation(&handles, &identity, features)?;
+        handles.confirmation = confirmation.clone();
         let (jobs, done) = channel();
         watch(&mut handles, jobs.clone())?;
         // It may have been resized before the watch began.
