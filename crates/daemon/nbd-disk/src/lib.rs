@@ -3,8 +3,8 @@
 //! - [`disk`]: an export that is open, and the calls that shards give it.
 //! - [`handshake`]: fixed newstyle negotiation up to NBD_OPT_GO (the NBD protocol, doc/proto.md).
 //! - [`socket`]: the connection, over TCP or a UNIX socket.
-//! - [`link`]: requests and replies on a connection.
-//! - [`worker`]: the thread of an export: it gives calls to the server, and connects again when the server was away.
+//! - `link`: requests and replies on a connection.
+//! - `worker`: the thread of an export: it gives calls to the server, and connects again when the server was away.
 //!
 //! Every change is stable when it has ended: it is sent with FUA, or followed by a flush. So a server that is killed and
 //! started again has lost nothing that a host was told of. A connection that ends leaves requests without an answer;
