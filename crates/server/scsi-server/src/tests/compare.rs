@@ -142,7 +142,7 @@ fn a_compare_and_write_whose_flush_fails_is_not_asked_for_again() {
     world.disks.hold_writes.set(true);
     let started = world.start(host, &stable, &data, 0);
     world.run();
-    world.request(
+    world.request_later(
         VolumeId(0),
         VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::Transition, by: None },
     );

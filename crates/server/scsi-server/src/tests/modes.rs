@@ -112,13 +112,13 @@ fn a_thin_volume_tells_its_threshold_and_when_it_is_reached() {
     let page = |world: &mut World| world.good(hosts[0], &sense, &[], 64)[8..].to_vec();
     assert_eq!(page(&mut world)[16..], [0x01, 2, 0, 0, 0, 0, 0, 0], "none is configured");
     // 50 % of 16 MiB, in sets of 1 MiB.
-    let gauge = volume::AllocationGauge::default();
-    world.shared[0].set_allocation_gauge(gauge.clone());
     world.shared[0].set_thin_threshold_percent(50);
     let shared = world.shared[0].clone();
     world.homes[0].watch_thin_threshold(shared);
     assert_eq!(page(&mut world)[16..], [0x81, 2, 0, 0, 0, 0, 0, 8]);
-    gauge.set(8 << 20);
+    for mib in 0..8 {
+        world.write(hosts[0], mib * 2048, &[1; 1 << 20]);
+    }
     world.homes[0].handle_timeout(Time(1_000_000_000));
     world.run_home(VolumeId(0));
     world.run();
