@@ -188,6 +188,13 @@ fn groups() -> BTreeMap<GroupId, Vec<Uuid>> {
     (1..=GROUPS).map(GroupId).map(|group| (group, vec![volume_of(group)])).collect()
 }
 
+/// Waits until `second`, which has just started, is linked to the owner of group 1 and no other link replaces that one:
+/// both ends may have connected at once, and what was sent by the link that goes is in doubt.
+fn wait_linked(second: &Gateway) {
+    until("they are linked", || second.path(GroupId(1)) == Some(PathState::NonOptimized));
+    thread::sleep(Duration::from_millis(1500));
+}
+
 fn until(what: &str, mut is: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
     while !is() {
@@ -303,7 +310,7 @@ fn a_drain_hands_all_over_and_commands_go_on() {
     let first = Gateway::start(&store, 1, 1, false);
     until("the first serves all", || first.owned() == 2);
     let second = Gateway::start(&store, 2, 1, false);
-    until("they are linked", || second.path(GroupId(1)) == Some(PathState::NonOptimized));
+    wait_linked(&second);
     let (tell, told) = sync_channel(1);
     let begun = Instant::now();
     assert!(first.inbox.post(RuntimeRequest::Drain(tell)));
@@ -314,7 +321,7 @@ fn a_drain_hands_all_over_and_commands_go_on() {
     told.recv_timeout(PATIENCE).unwrap();
     println!("a gateway is drained after {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-    (0..50).for_each(|id| assert!(first.wait_answer(id).is_ok()));
+    (0..50).for_each(|id| assert_eq!(first.wait_answer(id).err(), None, "command {id}"));
     assert_eq!((first.owned(), second.owned()), (0, 2));
     assert!(!store.is_barred(first.instance) && first.told.lock().unwrap().restart.is_none());
     assert_eq!(second.status().members.iter().filter(|one| one.draining).count(), 1);
@@ -326,14 +333,15 @@ fn a_link_that_is_cut_is_made_again_and_leaves_no_command_without_an_answer() {
     let first = Gateway::start(&store, 1, 1, true);
     until("the first serves all", || first.owned() == 2);
     let second = Gateway::start(&store, 2, 1, true);
-    until("they are linked", || second.path(GroupId(1)) == Some(PathState::NonOptimized));
+    wait_linked(&second);
     first.told.lock().unwrap().holds = true;
     second.submit(1, GroupId(1), write(1, 4096));
     second.submit(2, GroupId(1), read());
     until("both are in execution", || first.told.lock().unwrap().held.len() == 2);
     [&first, &second].into_iter().for_each(|one| one.proxy.as_ref().unwrap().cut());
     // The read is sent again, the write is not, and is not answered while it may still be executed.
-    until("the read has come again", || first.told.lock().unwrap().held.len() == 3);
+    // More than once, if both ends connect at the same time and one of the two links stays.
+    until("the read has come again", || first.told.lock().unwrap().held.len() >= 3);
     thread::sleep(Duration::from_millis(100));
     assert!(second.answer(1).is_none(), "a write is in doubt while it is executed");
     first.told.lock().unwrap().holds = false;
