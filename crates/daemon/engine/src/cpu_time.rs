@@ -13,10 +13,14 @@ pub fn thread_cpu_ns() -> u64 {
 pub fn assert_grows_with_number(many: usize, mut work: impl FnMut(usize)) {
     // The first pass also pays for what is made once.
     work(many / 4);
+    // The least of three: interrupts, and memory that the kernel clears, count for the thread that runs.
     let mut measured = |count| {
-        let before = thread_cpu_ns();
-        work(count);
-        thread_cpu_ns() - before
+        let once = |_| {
+            let before = thread_cpu_ns();
+            work(count);
+            thread_cpu_ns() - before
+        };
+        (0..3).map(once).min().expect("three passes")
     };
     let (few, all) = (measured(many / 4), measured(many));
     assert!(all < 10 * few.max(1_000_000), "{all} ns for {many}, {few} ns for a quarter of them");
