@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::FileExt};
 use serde_json::Value;
 
 use crate::{
-    daemon::{Daemon, Place, a_core, volume},
+    daemon::{Daemon, Place, a_core, volume, wait_until},
     host::{Host, INVALID_HOST, Names, Queue},
     initiator::{Initiator, wanted},
     json_schema::Schema,
@@ -106,6 +106,9 @@ fn recordings_that_are_damaged_are_named_and_the_rest_is_read() {
     let place = Place::new();
     let daemon = serve(&place);
     drop(Initiator::ready(daemon.at, DISK));
+    // Its end is an event of its own.
+    let gone = || daemon.ask_json("session list").as_array().unwrap().is_empty();
+    wait_until(10, || daemon.ask("session list"), gone);
     daemon.ask("stop");
     let directory = place.path("control.flight");
     let file = fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();

@@ -328,10 +328,10 @@ fn servers_of_few_abilities_are_used_by_what_they_can() {
             assert_eq!(host.blocks(0), BYTES / 4096);
         } else {
             host.write(0, 8, &[7; 8 * 512]).unwrap().good();
-            // WRITE SAME(16) with UNMAP.
-            let mut unmap = [0; 16];
-            (unmap[0], unmap[1], unmap[9], unmap[13]) = (0x93, 0x08, 10, 2);
-            host.command(0, &unmap, crate::initiator::Data::Out(&[0; 512])).unwrap().good();
+            // WRITE SAME(16) of zeroes.
+            let mut same = [0; 16];
+            (same[0], same[9], same[13]) = (0x93, 10, 2);
+            host.command(0, &same, crate::initiator::Data::Out(&[0; 512])).unwrap().good();
             let read = host.read(0, 8, 8).unwrap().good();
             assert!(read[..1024] == [7; 1024] && read[1024..2048] == [0; 1024] && read[2048..] == [7; 2048]);
             host.flush(0).unwrap().good();
