@@ -69,6 +69,7 @@ reservations() {
     seen=$(keys v1 "$at")
   done
   [ -n "$seen" ] || fail "no registrant is left after the preemption"
+  bw reserve "$b" clear --key 0xb2 >/dev/null
   say "registered over iSCSI at gateway 1, preempted over NVMe/TCP at gateway 2; all show: $seen"
 }
 reservations
