@@ -37,8 +37,8 @@ ip address add "$HOST/24" dev "$BRIDGE"
 ip link set "$BRIDGE" up
 space "$BRIDGE-ceph" "$CEPH"
 for at in $(seq "$GATEWAYS"); do
-  ADDRESS[at]=$NET.$at WITHIN[at]=$BRIDGE-gw$at
-  space "${WITHIN[at]}" "${ADDRESS[at]}"
+  ADDRESS[$at]=$NET.$at WITHIN[$at]=$BRIDGE-gw$at
+  space "${WITHIN[$at]}" "${ADDRESS[$at]}"
 done
 begin_cluster ip netns exec "$BRIDGE-ceph" env CEPH_ADDRESS="$CEPH"
 serve_group
