@@ -21,8 +21,9 @@ use crate::symbols::{Functions, Handle};
 /// How long the monitors have for the connection, in seconds: less than for everything, so that librados says what went
 /// wrong.
 pub(crate) const CONNECT_SECONDS: &str = "15";
-/// By when callbacks of ended calls have let go of their client.
-const CALLBACKS_END: Duration = Duration::from_secs(1);
+/// By when callbacks of ended calls have let go of their client. A handover of an image waits so long if others use its
+/// client.
+const CALLBACKS_END: Duration = Duration::from_millis(20);
 /// Where the cluster is described if nothing is said.
 const CONF: &str = "/etc/ceph/ceph.conf";
 /// As whom to connect if nothing is said.
