@@ -31,7 +31,6 @@ for end in t i; do
   number=$((number + 1))
 done
 
-in_target() { ip netns exec "$TAG-t" "$@"; }
 in_initiator() { ip netns exec "$TAG-i" "$@"; }
 
 # Nobody announces anything: it says so, and is not found.
@@ -39,14 +38,14 @@ status=0
 in_initiator "$BW" discover --mdns >"$DIR/none" 2>&1 || status=$?
 [ "$status" = 21 ] || fail "without announcements the exit code is $status: $(cat "$DIR/none")"
 
-in_target "$BW" serve --volume disk=ram:16M --allow-anonymous --nvme 10.79.0.1 --nvme-discovery 10.79.0.1 --state "$DIR/state" \
+ip netns exec "$TAG-t" "$BW" serve --volume disk=ram:16M --allow-anonymous --nvme 10.79.0.1 --nvme-discovery 10.79.0.1 --state "$DIR/state" \
   --control "$DIR/control.sock" >"$DIR/serve.log" 2>"$DIR/serve.err" </dev/null &
 ended_at_exit $!
 wait_until 20 grep -qx ready "$DIR/serve.log" || fail "the target does not start: $DIR/serve.err"
-in_target "$ANNOUNCE" storage 10.79.0.1 8009 >"$DIR/announce.log" 2>&1 </dev/null &
+ip netns exec "$TAG-t" "$ANNOUNCE" storage 10.79.0.1 8009 >"$DIR/announce.log" 2>&1 </dev/null &
 ended_at_exit $!
 # A service that is announced and not there is a note beside what is.
-in_target "$ANNOUNCE" ghost 10.79.0.1 8010 >"$DIR/ghost.log" 2>&1 </dev/null &
+ip netns exec "$TAG-t" "$ANNOUNCE" ghost 10.79.0.1 8010 >"$DIR/ghost.log" 2>&1 </dev/null &
 ended_at_exit $!
 sleep 2
 
